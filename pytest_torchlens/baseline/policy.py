@@ -15,6 +15,7 @@ from pytest_torchlens.baseline.compare import renamed_weights
 from pytest_torchlens.baseline.conditions import Conditions
 from pytest_torchlens.baseline.costs import UNTIMED
 from pytest_torchlens.baseline.costs import UNTIMED_AGAINST
+from pytest_torchlens.baseline.environments import version_axes
 from pytest_torchlens.baseline.judge import Repeat
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot_file import UnmergedError
@@ -44,6 +45,12 @@ class _Pass:
     history: ModelHistory | None
     seconds: tuple[float, float] | None
     under_names: UnderNames | None
+
+
+def _have_other_versions(one: Snapshot, other: Snapshot) -> bool:
+    """Return whether an environment that both have has other versions now."""
+    pairs = [(block, other.measured[name]) for name, block in one.measured.items() if name in other.measured]
+    return any(version_axes(before.environment, after.environment) for before, after in pairs)
 
 
 def _renamed_text(names: Mapping[str, str]) -> str:
@@ -159,7 +166,19 @@ class Policy:
             found = replace(found, untimed=untimed, notes=(*found.notes, untimed))
         if self.against:
             return replace(found, against=self.against)
+        if found.verdict is Change.IDENTICAL:
+            found = self._renew(key, stored, this.snapshot, found)
         return self._settle(key, this.snapshot, found, "new" if found.verdict is Change.ENVIRONMENT else "changed")
+
+    def _renew(self, key: str, stored: Snapshot, snapshot: Snapshot, found: Comparison) -> Comparison:
+        """Store files and versions of an identical pass, if they are others: ``--lens-changed-since`` reads them."""
+        if snapshot.sources is None:
+            return found
+        has_others = stored.sources != snapshot.sources
+        if "changed" in self.update and (has_others or _have_other_versions(stored, snapshot)):
+            self.store.accept(key, snapshot)
+            return replace(found, notes=(*found.notes, "stored anew, with the files and versions of this run"))
+        return replace(found, other_files=has_others and stored.sources is not None)
 
     def _compare_with(self, stored: Snapshot, key: str, this: _Pass, conditions: Conditions) -> Comparison:
         """Compare with a stored pass; random weights that were renamed get the values of their old names for that."""

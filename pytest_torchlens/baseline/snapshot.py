@@ -240,6 +240,9 @@ class Snapshot:
         The returned object: by path, the kind of each tensor and container, ``{"": "tuple of 2", ...}``.
     measured
         Numbers by class of environment.
+    sources
+        The project's files that the model's classes and the code of its pass are in, relative to the project;
+        `ELSEWHERE` if some code is neither in its repository nor in an installed package.  None if they are not known.
     """
 
     model: str
@@ -250,7 +253,10 @@ class Snapshot:
     answers: tuple[Answer, ...] = ()
     output: dict[str, str] = field(default_factory=dict)
     measured: dict[str, EnvironmentNumbers] = field(default_factory=dict)
+    sources: tuple[str, ...] | None = None
 
 
+ELSEWHERE = "?"
+"""In place of files outside of the repository, whose paths differ between machines."""
 STATUSES = (Status.PASSED.value, Status.PASSED_WITH_TOLERANCE.value, Status.NOT_APPLICABLE.value)
 """Statuses of a part of a validation that did not fail, the best first."""

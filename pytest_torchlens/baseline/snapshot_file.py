@@ -58,6 +58,8 @@ def _lines(snapshot: Snapshot) -> Iterator[str]:
     yield f'"totals": {_json(dict(sorted(snapshot.totals.items())))},'
     yield from _table("answers", [_json([a.operation, a.function, a.value, a.branch]) for a in snapshot.answers], "[]")
     yield f'"output": {_json(snapshot.output)},'
+    if snapshot.sources is not None:
+        yield f'"sources": {_json(list(snapshot.sources))},'
     yield from _table("calls", [f"{_json(name)}:{_json([c.parent, c.kind])}" for name, c in snapshot.calls.items()])
     state = sorted(snapshot.state.items())
     yield from _table("state", [f"{_json(name)}:{_json([_out(w.dtype, w.shape), w.digest])}" for name, w in state])
@@ -212,7 +214,7 @@ def parse_snapshot(text: str) -> Snapshot:
         raw = json.loads(text, object_pairs_hook=_unique_names, parse_constant=_refuse_constant)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    _fields(raw, "the file", _FILE)
+    _fields(raw, "the file", _FILE, more=("sources",))
     if raw["format"] != FORMAT:
         raise ValueError(f"expected the format {FORMAT!r}, got {raw['format']!r:.80}")
     if raw["version"] != VERSION:
@@ -228,6 +230,9 @@ def parse_snapshot(text: str) -> Snapshot:
         steps=steps,
         output={path: _text(kind, "output") for path, kind in _dict(raw["output"], "output").items()},
         answers=tuple(map(_answer, _list(raw["answers"], "answers"))),
+        sources=tuple(_text(file, "sources") for file in _list(raw["sources"], "sources"))
+        if "sources" in raw
+        else None,
         measured={name: _parse_measured(block, known) for name, block in _dict(raw["measured"], "measured").items()},
     )
 

@@ -131,6 +131,8 @@ def summary(comparisons: Iterable[tuple[str, Comparison]], options: str = "") ->
     if waiting:
         waits = "waits" if waiting == 1 else "wait"
         lines.append(f"{waiting} {waits} to be accepted, without running again: pytest-lens accept '*'{options}")
+    moved = [name for name, comparison in every if comparison.other_files]
+    lines += [f"code in other files than before: {_names(moved)}; --lens-update=changed stores which"] if moved else []
     lines += [f"{len(unwritten)} cannot wait to be accepted: {unwritten[0]}"] if unwritten else []
     return lines
 

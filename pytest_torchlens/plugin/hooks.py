@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
 
@@ -30,6 +31,12 @@ class HookError(Exception):
 def has_model_hooks(config: pytest.Config) -> bool:
     """Whether a hook that changes models or inputs is implemented."""
     return any(getattr(config.hook, name).get_hookimpls() for name in _MODEL_HOOKS)
+
+
+def model_hook_files(config: pytest.Config) -> set[Path]:
+    """Return the files with hooks that change models or inputs."""
+    hooks = [hook for name in _MODEL_HOOKS for hook in getattr(config.hook, name).get_hookimpls()]
+    return {Path(hook.function.__code__.co_filename).resolve() for hook in hooks}
 
 
 def add_environment_facts(environment: Environment, config: pytest.Config) -> Environment:

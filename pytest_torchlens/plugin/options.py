@@ -52,6 +52,7 @@ def is_wanted(config: pytest.Config) -> bool:
         or option.lens_report
         or option.lens_graph
         or option.lens_device
+        or option.lens_changed_since
         or (config.args_source is config.ArgsSource.ARGS and any(names_zoo(config, arg) for arg in config.args))
     )
 
@@ -266,6 +267,13 @@ OPTIONS = (
         "Compare with what this interpreter computes now, in an environment with another PyTorch, instead of stored "
         "baselines: ../torch-2.9/bin/python. It runs each model first; operations that differ are run again on its "
         "inputs. Default: stored baselines.",
+    ),
+    CommandLineOption(
+        "--lens-changed-since",
+        "text",
+        "COMMIT",
+        "Audit only models whose code, zoo file, baseline or environment changed since this commit (origin/main), "
+        "with what is not committed. A model whose baseline does not name its files is audited. Default: all models.",
     ),
     # The models that tests call. They default to None, because the ini keys hold the defaults.
     CommandLineOption(

@@ -58,7 +58,8 @@ class LensSession:
         self.is_worker = hasattr(config, "workerinput")
         if self.options.against and not self.selection.models:
             raise pytest.UsageError("--lens-against needs models of a zoo: add --lens-zoo ZOO:NAME")
-        self.sweep = Sweep(config, self.options.sweep, self.selection, self._run_options(self.options.baseline))
+        run_options = self._run_options(self.options.baseline)
+        self.sweep = Sweep(config, self.options.sweep, self.selection, run_options, self._unchanged_models())
         self.reports = self.sweep.reports
         self.called_models = CalledModels(self.reports, self.options.report, self.options.wants_called_models)
         config.pluginmanager.register(self.called_models, "lens-called-models")
@@ -72,6 +73,25 @@ class LensSession:
         self._report_failed = False
         self._isolation: Isolation | None = None
         self._unused_baselines: UnusedBaselines | None = None
+
+    def _unchanged_models(self) -> list[str]:
+        """Return the node ids that ``--lens-changed-since`` leaves out; an xdist worker gets them from its controller.
+
+        Raises
+        ------
+        pytest.UsageError
+            If no model of a zoo is named, or git cannot tell.
+        """
+        name, policy = self.options.changed_since, self.options.baseline
+        if name is None or policy is None or self.is_worker:
+            return []
+        if not self.selection.models:
+            raise pytest.UsageError("--lens-changed-since needs models of a zoo: add --lens-zoo ZOO:NAME")
+        from pytest_torchlens.plugin.changed_models import ChangedModels
+
+        changed = ChangedModels.of(self.config, name, self.selection, policy.store, self.options.device)
+        self.config.pluginmanager.register(changed, "lens-changed-models")
+        return changed.left_out
 
     @cached_property
     def against(self) -> Against | None:
@@ -253,8 +273,9 @@ class LensSession:
         if self.options.baseline is not None and self.options.against is None:
             from pytest_torchlens.plugin.unused_baselines import UnusedBaselines
 
+            ran = {*self._outcomes, *self.sweep.unchanged}
             try:
-                self._unused_baselines = UnusedBaselines.of(self.options.baseline, self.selection, self._outcomes)
+                self._unused_baselines = UnusedBaselines.of(self.options.baseline, self.selection, ran)
             except UnwritableError as error:
                 self._errors.append(f"--lens-update=unused: {error}")
                 return

@@ -59,6 +59,8 @@ class LensOptions:
     """How baselines are used; None if nothing is compared."""
     against: OtherPython | None
     """The interpreter to compare with; None for stored baselines."""
+    changed_since: str | None
+    """The commit since which a model must have changed to be audited; None for all models."""
 
     @property
     def wants_called_models(self) -> bool:
@@ -93,6 +95,7 @@ class LensOptions:
             ci=CiOptions.of(config),
             baseline=replace(policy, against=str(against)) if policy and against else policy,
             against=against,
+            changed_since=option.lens_changed_since,
         )
         if not (option.collectonly or hasattr(config, "workerinput")):
             _check_writable(options)
@@ -204,7 +207,7 @@ def _check_writable(options: LensOptions) -> None:
                 raise pytest.UsageError(f"{option}: {error}") from None
 
 
-_STORED_BASELINE_OPTIONS = ("--lens-update", "--lens-baseline", "--lens-keep")
+_STORED_BASELINE_OPTIONS = ("--lens-update", "--lens-baseline", "--lens-keep", "--lens-changed-since")
 
 
 def policy_of(config: pytest.Config) -> Policy:
@@ -297,6 +300,7 @@ def check_baseline_options(config: pytest.Config) -> None:
     options = {"--lens-update": option.lens_update, "--lens-strict": option.lens_strict}
     options |= {"--lens-baseline": option.lens_baseline, "--lens-fail-on": option.lens_fail_on}
     options |= {"--lens-keep": option.lens_keep, "--lens-against": option.lens_against}
+    options |= {"--lens-changed-since": option.lens_changed_since}
     for name, value in options.items():
         if value and not option.lens_validate:
             raise pytest.UsageError(f"{name} needs --lens-validate, which compares models with baselines")

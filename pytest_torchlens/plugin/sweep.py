@@ -37,9 +37,30 @@ if TYPE_CHECKING:
 
 
 class Sweep:
-    """Shares order, costs and report files between the controller and its workers."""
+    """Shares order, costs and report files between the controller and its workers.
 
-    def __init__(self, config: pytest.Config, options: SweepOptions, selection: Selection, run: RunOptions) -> None:
+    Parameters
+    ----------
+    config
+        pytest's configuration.
+    options
+        Those of a run over many models.
+    selection
+        The models.
+    run
+        What is done with each.
+    unchanged
+        Node ids of models that are not audited; those of an xdist worker come from its controller.
+    """
+
+    def __init__(
+        self,
+        config: pytest.Config,
+        options: SweepOptions,
+        selection: Selection,
+        run: RunOptions,
+        unchanged: Sequence[str] = (),
+    ) -> None:
         shared: dict[str, Any] | None = getattr(config, "workerinput", {}).get("lens")
         if shared is None:
             if options.sample:
@@ -49,11 +70,14 @@ class Sweep:
             reports = _reports_to_resume(config, digests, new) if options.resume else new
             passed = [nodeid for nodeid in digests if reports.has_passed(nodeid)]
             shared = {"folder": str(reports.folder), "stamps": digests, "costs": known_costs(config), "passed": passed}
+            shared["unchanged"] = list(unchanged)
         self._shared_values = shared
         self.reports = ReportFolder(Path(shared["folder"]), shared["stamps"])
         self.passed_before: list[str] = shared["passed"]
         """Node ids of models that passed in the resumed run."""
-        self.schedule = Schedule(options, shared["costs"], frozenset(self.passed_before))
+        self.unchanged: frozenset[str] = frozenset(shared["unchanged"])
+        """Node ids of models that ``--lens-changed-since`` leaves out."""
+        self.schedule = Schedule(options, shared["costs"], frozenset(self.passed_before), self.unchanged)
         self.estimate = Estimate({})
         self._config = config
         self._is_worker = hasattr(config, "workerinput")
@@ -141,12 +165,21 @@ class Schedule:
         Seconds of each model in earlier runs, by node id, where known.
     passed_before
         Node ids of models that need not run, because they passed in the resumed run.
+    unchanged
+        Node ids of models that are not selected, because nothing of them changed.
     """
 
-    def __init__(self, sweep: SweepOptions, costs: Mapping[str, float], passed_before: Collection[str]) -> None:
+    def __init__(
+        self,
+        sweep: SweepOptions,
+        costs: Mapping[str, float],
+        passed_before: Collection[str],
+        unchanged: Collection[str] = (),
+    ) -> None:
         self._sweep = sweep
         self._costs = costs
         self._passed_before = passed_before
+        self._unchanged = unchanged
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -173,7 +206,8 @@ class Schedule:
         return self.cost(item), item.nodeid
 
     def _select(self, models: list[ModelItem]) -> list[ModelItem]:
-        found = [item for item in models if item.case.settings.size in self._sweep.sizes]
+        found = [item for item in models if item.nodeid not in self._unchanged]
+        found = [item for item in found if item.case.settings.size in self._sweep.sizes]
         if self._sweep.sample:
             found = sample(found, *self._sweep.sample)
         found = sorted(found, key=self._rank)[: self._sweep.limit]

@@ -211,6 +211,8 @@ class Comparison:
         Why activations were not saved although the run asked for them; empty otherwise.
     unwritten
         Why this run's result does not wait to be accepted: its file could not be written; empty otherwise.
+    other_files
+        Whether the model's code is in other files than its baseline names, though nothing else differs.
     against
         The interpreter whose run on this machine took the place of a stored baseline; empty for a stored baseline.
     """
@@ -228,6 +230,7 @@ class Comparison:
     untimed: str = ""
     unsaved: str = ""
     unwritten: str = ""
+    other_files: bool = False
     against: str = ""
 
     @property

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
 
@@ -57,6 +58,7 @@ from pytest_torchlens.run.environment import machine_of
 from pytest_torchlens.run.environment import wait_for
 from pytest_torchlens.run.errors import code_of
 from pytest_torchlens.run.errors import error_record
+from pytest_torchlens.run.model_sources import with_sources
 from pytest_torchlens.run.preserved_state import preserved_global_state
 from pytest_torchlens.validate import Validation
 from pytest_torchlens.validate import tolerance
@@ -383,6 +385,10 @@ class _Job:
             reason = f"not compared with its baseline, for it cannot be replayed: {type(error).__name__}: {error}"
             self.fields["notes"] = (*self.fields.get("notes", ()), reason)
             return
+        if baseline.root:
+            entry = self.case.entry_file
+            builders = self.case.function_files() | ({entry} if entry else set())
+            snapshot = with_sources(snapshot, validation.history, Path(baseline.root), builders)
         self.fields["flops"] = snapshot.totals.get("flops")
         key, fail_on = key_of(self.case.zoo, self.case.name), self.case.settings.fail_on
         timed = machine_of(environment), self.fastest

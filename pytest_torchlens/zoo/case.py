@@ -20,6 +20,7 @@ from pytest_torchlens.capture.looks import own_method
 from pytest_torchlens.zoo.errors import ZooError
 from pytest_torchlens.zoo.fill import fill_model
 from pytest_torchlens.zoo.fill import fill_tensor
+from pytest_torchlens.zoo.imports import file_of
 from pytest_torchlens.zoo.inputs import FromFunction
 from pytest_torchlens.zoo.inputs import InputSpec
 from pytest_torchlens.zoo.inputs import PythonValue
@@ -63,6 +64,18 @@ class ModelCase:
             with self._name_file_in_errors():
                 return str(family_of(self.name))
         return re.match(r"[^\W\d_]*", self.name)[0]  # type: ignore[index] # matches at least nothing
+
+    @property
+    def entry_file(self) -> Path | None:
+        """The user's file with the function that the zoo file names, which has all models; None for a library."""
+        file: Path | None = getattr(self.provider, "file", None)
+        return file
+
+    def function_files(self) -> set[Path]:
+        """Return the user's files with the functions that build this model and make its inputs."""
+        builder_file = getattr(self.provider, "builder_file", None)
+        made = {file_of(spec.function) for spec in _functions_in(self.settings.input)}
+        return {file for file in (*made, builder_file and builder_file(self.name)) if file is not None}
 
     def build(self, names: Mapping[str, str] | None = None) -> nn.Module:
         """Return the model in the mode, with the weights, dtype and device that the settings name.
@@ -142,3 +155,11 @@ class ModelCase:
         if self.settings.dtype and dtype is torch.float32:
             tensor = tensor.to(getattr(torch, self.settings.dtype))
         return tensor.to(self.settings.device)
+
+
+def _functions_in(spec: InputSpec) -> Iterator[FromFunction]:
+    if isinstance(spec, FromFunction):
+        yield spec
+    elif isinstance(spec, dict | list | tuple):
+        for item in spec.values() if isinstance(spec, dict) else spec:
+            yield from _functions_in(item)

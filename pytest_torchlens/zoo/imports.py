@@ -41,6 +41,13 @@ def load_function(path: str, folder: Path) -> Callable[..., Any]:
     return cast("Callable[..., Any]", function)
 
 
+def file_of(function: object) -> Path | None:
+    """Return the file that a function or class is in; None if it is in none."""
+    home = sys.modules.get(str(getattr(function, "__module__", None)))
+    file = getattr(home, "__file__", None)
+    return Path(file) if isinstance(file, str) else None
+
+
 def _load(where: str, folder: Path) -> ModuleType:
     if not where.endswith(".py"):
         return importlib.import_module(where)

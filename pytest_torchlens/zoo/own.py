@@ -11,6 +11,7 @@ from typing import cast
 
 from pytest_torchlens.zoo.errors import ZooError
 from pytest_torchlens.zoo.errors import as_zoo_error
+from pytest_torchlens.zoo.imports import file_of
 from pytest_torchlens.zoo.imports import load_function
 from pytest_torchlens.zoo.inputs import FromFunction
 from pytest_torchlens.zoo.inputs import InputSpec
@@ -46,7 +47,7 @@ def python_provider(text: str, folder: Path) -> Provider:
         raise ZooError(f"expected 'python:FILE.py:FUNCTION', got {text!r}")
     function = load_function(path, folder)
     with as_zoo_error(f"{text} raises"):
-        return _CheckedProvider(_as_provider(function(), text), text)
+        return _CheckedProvider(_as_provider(function(), text), text, file_of(function))
 
 
 def _as_provider(found: Any, text: str) -> Provider:
@@ -65,9 +66,10 @@ def _as_provider(found: Any, text: str) -> Provider:
 class _CheckedProvider:
     """Checks what a user's provider returns, and names the provider in errors."""
 
-    def __init__(self, provider: Any, text: str) -> None:
+    def __init__(self, provider: Any, text: str, file: Path | None) -> None:
         self._provider = provider
         self._text = text
+        self.file = file
         self._names = self._read_names()
         if hasattr(provider, "family"):
             self.family = self._family
@@ -87,6 +89,11 @@ class _CheckedProvider:
             value = shorten(repr(spec), 100)
             raise ZooError(f"{self._text}: default_input(): expected a TensorSpec, a list or a dict, got {value}")
         return spec
+
+    def builder_file(self, name: str) -> Path | None:
+        """Return the file of what builds a model, where the user's function returns a mapping."""
+        provider = self._provider
+        return provider.file_of(name) if isinstance(provider, _MappingProvider) else file_of(type(provider))
 
     def _family(self, name: str) -> str:
         with as_zoo_error(f"{self._text}: family({name!r}) raises"):
@@ -130,6 +137,9 @@ class _MappingProvider:
 
     def names(self) -> list[str]:
         return list(self._builders)
+
+    def file_of(self, name: str) -> Path | None:
+        return file_of(self._builders[name])
 
     def build(self, name: str, kwargs: Mapping[str, Any], *, pretrained: bool) -> nn.Module:
         if pretrained:

@@ -1,0 +1,306 @@
+"""`pytest-lens bisect`: the release or the commit that changed a model, found alone."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from pytest_torchlens.cli import main
+from pytest_torchlens.cli.bisect.environments import Recipe
+from pytest_torchlens.cli.bisect.releases import path_between
+from pytest_torchlens.cli.bisect.releases import provider_packages
+from pytest_torchlens.cli.bisect.releases import requirements
+from pytest_torchlens.cli.bisect.search import Search
+from pytest_torchlens.cli.bisect.search import most_trials
+from tests.cli.seeded_python import fake_uv
+from tests.cli.seeded_python import make_python
+from tests.plugin.kernels import MODELS
+from tests.plugin.kernels import ZOO
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="the interpreters are made of links")
+seeded = pytest.mark.skipif(not hasattr(torch.library, "get_kernel"), reason="PyTorch before 2.9 has no get_kernel")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "project"
+    (folder / "zoo").mkdir(parents=True)
+    (folder / "zoo" / "models.py").write_text(MODELS, encoding="utf-8")
+    (folder / "zoo" / "net.yaml").write_text(ZOO, encoding="utf-8")
+    (folder / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\nlens_report = report\n")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def bisect(*arguments: str) -> int:
+    return main(["bisect", "zoo/net.yaml::net", *arguments])
+
+
+@pytest.mark.parametrize("count", range(2, 9))
+def test_any_first_bad_one_is_found_whatever_is_skipped(count: int):
+    names = [str(number) for number in range(count)]
+    for first_bad, skipped in itertools.product(range(1, count), _subsets(names[1:-1])):
+        search, tried = Search(names), 0
+        while (name := search.next) is not None:
+            tried += 1
+            note = search.skip if name in skipped else search.bad if int(name) >= first_bad else search.good
+            note(name)
+        assert str(first_bad) in search.suspects or (str(first_bad) in skipped)
+        assert set(search.suspects[:-1]) <= skipped
+        assert skipped or (search.suspects == (str(first_bad),) and tried <= most_trials(count - 2))
+
+
+def _subsets(names: list[str]) -> list[set[str]]:
+    return [set(some) for size in range(len(names) + 1) for some in itertools.combinations(names, size)]
+
+
+def test_releases_between_are_those_of_the_index_and_of_the_user_in_order():
+    known = ["2.14.1", "2.13.0+cpu", "2.13.0", "2.9.1", "2.9.0", "2.10.0", "2.15.0"]
+    assert path_between("2.9.1", "2.14.1", known) == ["2.9.1", "2.10.0", "2.13.0", "2.14.1"]
+    assert path_between("2.14.1", "2.9.1", known) == ["2.14.1", "2.13.0", "2.10.0", "2.9.1"]
+
+
+def test_all_but_pytorch_and_its_partners_is_what_is_installed_here():
+    found = requirements(["torchvision", "no-such-package"])
+    assert {"torchvision", "no-such-package"} <= set(found)
+    assert any(one.startswith("numpy==") for one in found)
+    assert not any(one.startswith("torch==") for one in found)
+
+
+@pytest.mark.parametrize("has_uv", [True, False])
+def test_an_index_and_nightly_builds_are_asked_of_either_installer(has_uv: bool, tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("PATH", str(fake_uv(tmp_path / "tools") if has_uv else tmp_path))
+    recipe = Recipe(python="python3", packages=("torchvision",), index="https://example.org", nightlies=True)
+    make, install = recipe.commands(tmp_path / "new", "2.15.0.dev20261101")
+    assert make[-1] == str(tmp_path / "new")
+    assert {"--extra-index-url=https://example.org", "torch==2.15.0.dev20261101", "torchvision"} <= set(install)
+    assert ("--prerelease=allow" if has_uv else "--pre") in install
+
+
+def test_the_packages_of_a_zoo_are_those_of_its_library_or_of_its_own_imports(project: Path):
+    assert provider_packages("torchvision") == ("torchvision",)
+    assert provider_packages("timm_smallest") == ("timm", "torchvision")
+    assert provider_packages("no-such-zoo") == ()
+    (project / "zoo" / "models.py").write_text("import torch, numpy, PIL, pytest_torchlens\nimport helper\n")
+    (project / "helper.py").write_text("import yaml\n")
+    assert provider_packages("zoo/net.yaml") == ("PyYAML", "numpy", "pillow")
+
+
+@seeded
+@pytest.mark.slow
+def test_a_fault_of_a_release_is_found_and_named(project: Path, capsys):
+    faults = {"2.9.1": False, "2.10.0": False, "2.12.0": True, "2.13.0": True}
+    pythons = {release: make_python(project / "envs" / release, wrong=wrong) for release, wrong in faults.items()}
+    pythons["2.11.0"] = make_python(project / "envs" / "none", empty=True)
+    before = _files(project)
+    given = [f"--environment={release}={python}" for release, python in pythons.items()]
+    assert bisect("--good=2.9.1", "--bad=2.13.0", "--no-install", *given) == 1
+    told = capsys.readouterr().out
+    assert "3 releases between 2.9.1 and 2.13.0: 2.10.0, 2.11.0, 2.12.0\nat most 3 comparisons" in told
+    assert "2.11.0: skipped: " in told
+    assert "has no torch" in told
+    assert "2.10.0: good: identical; all 10 operations compute the same\n" in told
+    assert "2.12.0: bad: regression at /silu; 2 of 10 operations differ: on the baseline's inputs it" in told
+    assert [line.split(":")[0].strip() for line in told.splitlines()[-2:]] == ["2.11.0", "2.12.0"]
+    assert _files(project) == before
+
+
+@seeded
+@pytest.mark.slow
+def test_environments_are_made_one_at_a_time_and_removed(project: Path, tmp_path: Path, monkeypatch, capsys):
+    tools = fake_uv(tmp_path / "tools")
+    (tools / "faults.json").write_text(json.dumps({"2.11.0": "missing", "2.12.0": "wrong", "2.13.0": "wrong"}))
+    monkeypatch.setenv("PATH", str(tools), prepend=os.pathsep)
+    options = ["--releases=2.10.0,2.11.0,2.12.0", "--index=https://example.org/cpu", "--with=einops"]
+    assert bisect("--good=2.9.1", "--bad=2.13.0", *options) == 1
+    told = capsys.readouterr().out
+    assert "environments to make with uv: 4 at most, about 8 to 24 GB" in told
+    assert "2.11.0: skipped: cannot be installed: error: there is no wheel of torch 2.11.0" in told
+    calls = [json.loads(line) for line in (tools / "log").read_text().splitlines()]
+    beside = [call["beside"] for call in calls if "beside" in call]
+    assert beside[0] == []
+    assert all(others == ["torch-2.9.1"] for others in beside[1:])
+    assert not Path(calls[0]["folder"]).exists()
+    asked = next(call["install"] for call in calls if "install" in call)
+    assert {"--extra-index-url=https://example.org/cpu", "torch==2.9.1", "einops"} <= set(asked)
+    assert f"numpy=={__import__('numpy').__version__}" in asked
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    """Return the content of each file of a project, except the bytecode of its modules."""
+    paths = (path for path in folder.rglob("*") if path.is_file() and "envs" not in path.parts)
+    return {str(path): path.read_bytes() for path in paths if "__pycache__" not in path.parts}
+
+
+@pytest.mark.slow
+def test_ctrl_c_removes_what_was_made(project: Path, tmp_path: Path):
+    tools = fake_uv(tmp_path / "tools")
+    (tools / "faults.json").write_text(json.dumps({"2.13.0": "slow"}))
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    path = os.pathsep.join([str(tools), os.environ["PATH"]])
+    command = [sys.executable, "-m", "pytest_torchlens.cli", "bisect", "zoo/net.yaml::net", "--good=2.9.1"]
+    running = subprocess.Popen(
+        [*command, "--bad=2.13.0", "--releases=2.10.0"],
+        env={**os.environ, "PATH": path, "TMPDIR": str(temporary)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 100
+    while not list(temporary.glob("*/torch-2.13.0")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    running.send_signal(signal.SIGINT)
+    told, _ = running.communicate(timeout=100)
+    assert running.returncode == 130
+    assert told.endswith("interrupted: the search ends here, and what it made is removed\n")
+    assert list(temporary.glob("pytest-lens-*")) == []
+
+
+def test_a_dry_run_says_what_would_be_done_and_does_nothing(project: Path, tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.setenv("PATH", str(tmp_path))  # without uv
+    keep = tmp_path / "kept"
+    assert bisect("--good=2.9.1", "--bad=2.13.0", "--releases=2.10.0", f"--keep={keep}", "--dry-run") == 0
+    told = capsys.readouterr().out
+    assert "1 release between 2.9.1 and 2.13.0: 2.10.0\nat most 2 comparisons" in told
+    assert "environments to make with venv and pip: 3 at most, about 6 to 18 GB of downloads; all are kept" in told
+    assert not keep.exists()
+
+
+def git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def repository(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"):
+        monkeypatch.setenv(name, "someone")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    git("init", "--quiet", "--initial-branch=main")
+    _commit(project, "first")
+    return project
+
+
+def _commit(project: Path, subject: str, was: str = "", now: str = "") -> None:
+    models = project / "zoo" / "models.py"
+    models.write_text(models.read_text(encoding="utf-8").replace(was or "\0", now), encoding="utf-8")
+    (project / "subject.txt").write_text(subject)
+    git("add", ".")
+    git("commit", "--quiet", f"--message={subject}")
+
+
+@pytest.mark.slow
+def test_the_commit_is_found_and_the_users_checkout_stays(repository: Path, capsys):
+    _commit(repository, "harmless")
+    _commit(repository, "the fault", "mul_(2)", "mul_(2.5)")
+    _commit(repository, "broken", "import torch\n", "import torch, gone\n")
+    _commit(repository, "repaired", "import torch, gone\n", "import torch\n")
+    _commit(repository, "harmless, too")
+    _commit(repository, "last")
+    hook = repository / ".git" / "hooks" / "post-checkout"
+    hook.write_text("#!/bin/sh\ntouch ../ran-a-hook\n")
+    hook.chmod(0o755)
+    git("bisect", "start")  # a search of the user's own
+    (repository / "staged.txt").write_text("staged")
+    git("add", "staged.txt")
+    (repository / "subject.txt").write_text("not committed")
+    before = git("status", "--porcelain"), git("for-each-ref"), git("bisect", "log"), _files(repository / "zoo")
+    assert bisect("--git=main~6..main") == 0
+    told = capsys.readouterr().out
+    assert told.startswith("5 commits between main~6 and main\nat most 5 runs")
+    assert " first: good by definition\n" in told
+    assert " broken: skipped: zoo/net.yaml:2: cannot load models.py: ModuleNotFoundError" in told
+    found = told[told.index("is the first bad commit") - 20 :]
+    assert " the fault is the first bad commit:\nsomeone, " in found
+    assert "net:net: structure at /mul; 4 of 10 operations differ" in found
+    assert "argument 1=2 → 1=2.5" in found
+    assert "at zoo/models.py:16, in forward" in found
+    after = git("status", "--porcelain"), git("for-each-ref"), git("bisect", "log"), _files(repository / "zoo")
+    assert after == before
+    assert len(git("worktree", "list").splitlines()) == 1
+    assert not (repository.parent / "ran-a-hook").exists()
+    assert not list(Path(tempfile.gettempdir()).glob("pytest-lens-bisect-*/tree"))
+
+
+@pytest.mark.slow
+def test_a_search_of_commits_that_is_ended_leaves_no_worktree(repository: Path, tmp_path: Path):
+    _commit(repository, "harmless")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    running = subprocess.Popen(
+        [sys.executable, "-m", "pytest_torchlens.cli", "bisect", "zoo/net.yaml::net", "--git=main~1..main"],
+        env={**os.environ, "TMPDIR": str(temporary)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 100
+    while not list(temporary.glob("*/tree/zoo/net.yaml")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    running.send_signal(signal.SIGTERM)
+    told, _ = running.communicate(timeout=100)
+    assert running.returncode == 130
+    assert told.endswith("interrupted: the search ends here, and what it made is removed\n")
+    assert list(temporary.iterdir()) == []
+    assert len(git("worktree", "list").splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_a_last_commit_that_is_not_bad_is_told_with_what_differs(repository: Path, capsys):
+    _commit(repository, "harmless")
+    assert bisect("--git=main~1..main") == 2
+    assert " harmless is not bad: it computes the same as the good one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "expected --good=RELEASE and --bad=RELEASE, or --git=GOOD..BAD"),
+        (["--good=2.9.1", "--bad=2.10.0", "--git=a..b"], "expected --good=RELEASE and --bad=RELEASE, or --git"),
+        (["--good=2.9.1"], "--bad: expected a release of PyTorch, got none"),
+        (
+            ["--good=2.9.1", "--bad=latest", "--releases="],
+            "--bad: expected a release of PyTorch such as 2.9.1, got",
+        ),
+        (["--good=2.9.1", "--bad=2.9.1", "--releases="], "--good and --bad are both 2.9.1"),
+        (["--good=2.9.1", "--bad=2.10.0", "--environment=x"], "--environment: expected RELEASE=PYTHON such as"),
+        (["--good=2.9.1", "--bad=2.10.0", "--nightlies"], "--nightlies needs --index"),
+        (
+            ["--good=2.9.1", "--bad=2.10.0", "--no-install"],
+            "--good=2.9.1: it has no --environment, and --no-inst",
+        ),
+        (["--git=HEAD~1..HEAD"], "is not in a checkout of a git repository"),
+    ],
+)
+def test_mistakes_are_explained(arguments: list[str], said: str, project: Path, capsys):
+    assert bisect(*arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("commits", "said"),
+    [
+        ("main", "--git: expected GOOD..BAD such as v1.0..HEAD, got 'main'"),
+        ("main...main", "--git: expected GOOD..BAD such as v1.0..HEAD, got 'main...main'"),
+        ("none..main", "--git: expected a commit, a branch or a tag, got 'none': git knows none"),
+        ("main..HEAD", "--git: main and HEAD are one commit"),
+        ("main..main~1", "--git: main is not an ancestor of main~1: name an earlier good commit"),
+    ],
+)
+def test_mistakes_in_commits_are_explained(commits: str, said: str, repository: Path, capsys):
+    _commit(repository, "second")
+    assert bisect(f"--git={commits}") == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_model_without_a_zoo_is_a_mistake(project: Path, capsys):
+    assert main(["bisect", "net", "--good=2.9.1", "--bad=2.10.0", "--releases="]) == 2
+    assert "expected a model such as torchvision:resnet18" in capsys.readouterr().err
