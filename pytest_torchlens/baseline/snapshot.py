@@ -15,9 +15,8 @@ from pytest_torchlens.records import Operation
 from pytest_torchlens.records import SourcePlace
 from pytest_torchlens.records import Status
 
-BUCKETS = 31
-"""Buckets of the sign sketch: a prime, as tensor widths are rarely multiples of one."""
-SAMPLES = 16
+BUCKETS = 16
+"""Sums of a sketch."""
 _ANSWER = re.compile(r"(?P<operation>.+?) (?P<function>\S+) (?P<value>True|False|)(?: (?P<branch>.*))?")
 
 
@@ -127,7 +126,7 @@ class ModuleCallRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Numbers:
-    """A summary of the values of one tensor.
+    """A summary of the values of one tensor, as `precision.rounded` leaves them.
 
     Attributes
     ----------
@@ -141,8 +140,6 @@ class Numbers:
         Digest of the places of these values; ``""`` without any.
     sketch
         For each of `BUCKETS` the sum of its values with random signs; empty for views and tensors without numbers.
-    samples
-        `SAMPLES` values at hashed positions.
     unstable
         Whether the call gave other values when it was repeated.
     """
@@ -156,7 +153,6 @@ class Numbers:
     inf: int = 0
     holes: str = ""
     sketch: tuple[float, ...] = ()
-    samples: tuple[float, ...] = ()
     unstable: bool = False
 
     @property

@@ -9,11 +9,11 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from pytest_torchlens.baseline.checked import UNREADABLE
 from pytest_torchlens.baseline.costs import StoredTimes
 from pytest_torchlens.baseline.costs import read_times
 from pytest_torchlens.baseline.costs import times_text
 from pytest_torchlens.baseline.snapshot import Snapshot
-from pytest_torchlens.baseline.snapshot_file import UNREADABLE
 from pytest_torchlens.baseline.snapshot_file import UnmergedError
 from pytest_torchlens.baseline.snapshot_file import read
 from pytest_torchlens.baseline.snapshot_file import to_text
