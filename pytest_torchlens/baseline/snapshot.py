@@ -236,6 +236,8 @@ class Snapshot:
         The returned object: by path, the kind of each tensor and container, ``{"": "tuple of 2", ...}``.
     measured
         Numbers by class of environment.
+    code
+        Of a result that waits to be accepted: digests of the project's files that its pass ran, by path.
     """
 
     model: str
@@ -246,6 +248,7 @@ class Snapshot:
     answers: tuple[Answer, ...] = ()
     output: dict[str, str] = field(default_factory=dict)
     measured: dict[str, EnvironmentNumbers] = field(default_factory=dict)
+    code: dict[str, str] = field(default_factory=dict)
 
 
 STATUSES = (Status.PASSED.value, Status.PASSED_WITH_TOLERANCE.value, Status.NOT_APPLICABLE.value)

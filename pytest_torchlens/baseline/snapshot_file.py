@@ -58,6 +58,8 @@ def _lines(snapshot: Snapshot) -> Iterator[str]:
     yield f'"totals": {_json(dict(sorted(snapshot.totals.items())))},'
     yield from _table("answers", [_json([a.operation, a.function, a.value, a.branch]) for a in snapshot.answers], "[]")
     yield f'"output": {_json(snapshot.output)},'
+    if snapshot.code:
+        yield f'"code": {_json(snapshot.code)},'
     yield from _table("calls", [f"{_json(name)}:{_json([c.parent, c.kind])}" for name, c in snapshot.calls.items()])
     state = sorted(snapshot.state.items())
     yield from _table("state", [f"{_json(name)}:{_json([_out(w.dtype, w.shape), w.digest])}" for name, w in state])
@@ -183,7 +185,7 @@ def parse_snapshot(text: str) -> Snapshot:
         raw = json.loads(text, object_pairs_hook=unique_names, parse_constant=refuse_constant)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    check_fields(raw, "the file", _FILE)
+    check_fields(raw, "the file", _FILE, more=("code",))
     if raw["format"] != FORMAT:
         raise ValueError(f"expected the format {FORMAT!r}, got {raw['format']!r:.80}")
     if type(raw["version"]) is not int or not 1 <= raw["version"] <= VERSION:
@@ -198,6 +200,7 @@ def parse_snapshot(text: str) -> Snapshot:
         state={name: _weight(row, name) for name, row in as_dict(raw["state"], "state").items()},
         steps=steps,
         output={path: as_text(kind, "output") for path, kind in as_dict(raw["output"], "output").items()},
+        code={path: as_digest(digest, "code") for path, digest in as_dict(raw.get("code", {}), "code").items()},
         answers=tuple(map(_answer, as_list(raw["answers"], "answers"))),
         measured={
             name: parse_measured(block, steps, is_first_version=is_first)

@@ -102,7 +102,7 @@ class Store:
 
     def accept(self, key: str, snapshot: Snapshot) -> None:
         """Store a snapshot as the baseline; keep the numbers of other environments if the steps are the same."""
-        write_atomically(self.path(key), to_text(merge_snapshots(self._usable(key), snapshot)))
+        write_atomically(self.path(key), to_text(merge_snapshots(self._usable(key), replace(snapshot, code={}))))
         self.forget(key)
         if (times := self.times_of(key)) is not None:
             self._keep_times(key, times.as_baseline())
