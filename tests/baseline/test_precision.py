@@ -234,3 +234,14 @@ def test_one_step_of_rounding_in_one_sum_is_not_taken_for_one_element():
     assert found == Error(UNRESOLVED[0], UNRESOLVED[0]), "each of many elements may differ by less than shows"
     assert clear is not None
     assert clear.largest == 4 * step / 2.0**-6
+
+
+@pytest.mark.parametrize(("error", "change"), [(2.0**-50, Change.LOCAL_CHANGE), (2.0**-35, Change.REGRESSION)])
+def test_a_stored_float64_pass_tells_rounding_from_an_error(error, change):
+    def off(function, arguments, keywords):
+        return function(*arguments, **keywords) * (1 + error)
+
+    model, x = filled(Small().double()), an_input(2, 3, 8, 8, dtype=torch.float64)
+    stored = parse_snapshot(to_text(snapshot_of(model, x)))
+    found = compare(stored, tampered_snapshot(model, x, "act/gelu", off))
+    assert (found.verdict, found.first.operation) == (change, "act/gelu")
