@@ -57,8 +57,8 @@ MUTANTS = (
     Mutant("baseline/conditions.py", "if not 0 <= number < math.inf:", "if not 0 < number < math.inf:"),
     Mutant(
         "baseline/conditions.py",
-        "*(Change.NAN_CHANGE, Change.REGRESSION),",
-        "Change.REGRESSION,",
+        "*(Change.NAN_CHANGE, Change.REGRESSION, Change.NEWLY_UNSTABLE),",
+        "*(Change.REGRESSION, Change.NEWLY_UNSTABLE),",
     ),
     Mutant("baseline/costs.py", "new > old * (1 +", "new >= old * (1 +"),
     Mutant("baseline/costs.py", "seconds[1] > seconds[0] * (1 + allowed)", "seconds[1] >= seconds[0] * (1 + allowed)"),
