@@ -38,6 +38,7 @@ SERIOUS = (
     Change.INPUTS_DIFFER,
     Change.NAN_CHANGE,
     Change.REGRESSION,
+    Change.NEWLY_UNSTABLE,
     Change.REFACTOR,
     Change.DECISION_FLIP,
     Change.UNSTABLE,

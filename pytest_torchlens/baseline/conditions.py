@@ -23,7 +23,7 @@ OUTPUTS = "outputs"
 """What fails a model whose outputs are not those of the baseline, whatever else differs."""
 DEFAULT = (
     *(Change.STRUCTURE, Change.META_CHANGE, Change.REFACTOR, Change.INPUTS_DIFFER),
-    *(Change.NAN_CHANGE, Change.REGRESSION),
+    *(Change.NAN_CHANGE, Change.REGRESSION, Change.NEWLY_UNSTABLE),
 )
 """Classes of change that fail a model unless conditions name others."""
 _FAILING = tuple(change for change in Change if change not in (Change.IDENTICAL, Change.PROPAGATED, Change.SLOWER))

@@ -9,6 +9,9 @@ import math
 from dataclasses import dataclass
 
 from pytest_torchlens.baseline.conditions import Conditions
+from pytest_torchlens.baseline.precision import least_difference
+from pytest_torchlens.baseline.precision import resolution
+from pytest_torchlens.baseline.precision import unit
 from pytest_torchlens.baseline.snapshot import Numbers
 from pytest_torchlens.baseline.snapshot import Step
 from pytest_torchlens.baseline.snapshot import Weight
@@ -85,6 +88,8 @@ def terms_of(step: Step, parents: list[Step], state: dict[str, Weight]) -> int:
 
 _ONE_ELEMENT = 0.9
 """If one bucket has this share of the squared difference, the difference is taken to be one element's."""
+_STEPS = 3
+"""So many steps of rounding the sum of a bucket must differ by, for its share to be no accident of rounding."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,8 @@ NONE = Error(0.0, 0.0)
 def error_between(before: Numbers, after: Numbers, size: int, scale: float = 0.0) -> Error | None:
     """Return the difference of two tensors of one shape; None if the stored numbers do not allow it.
 
+    What the numbers are too coarse to show is taken to be as large as they could hide.
+
     Parameters
     ----------
     before, after
@@ -116,18 +123,18 @@ def error_between(before: Numbers, after: Numbers, size: int, scale: float = 0.0
     """
     if not (before.sketch and after.sketch and size):
         return None
-    steps = [new - old for old, new in zip(before.sketch, after.sketch, strict=True)]
-    square = math.fsum(step * step for step in steps)
-    seen = [abs(new - old) for old, new in zip(before.samples, after.samples, strict=True) if _finite(new, old)]
-    bucket = max(map(abs, steps))
-    alone = bucket if bucket * bucket > _ONE_ELEMENT * square else 0.0
+    differences = [new - old for old, new in zip(before.sketch, after.sketch, strict=True)]
+    square = math.fsum(difference * difference for difference in differences)
+    rounding = max(unit(before), unit(after))
+    seen = [abs(new - old) - rounding for old, new in ((before.low, after.low), (before.high, after.high))]
+    bucket = max(map(abs, differences))
+    is_resolved = bucket >= _STEPS * max(least_difference(before.sketch), least_difference(after.sketch))
+    alone = bucket if is_resolved and bucket * bucket > _ONE_ELEMENT * square else 0.0
     rms = math.sqrt(square / size)
-    largest = max([*seen, abs(after.low - before.low), abs(after.high - before.high), alone, rms])
-    return Error(_ratio(largest, max(before.largest, after.largest, scale)), _ratio(rms, max(before.rms, scale)))
-
-
-def _finite(*values: float) -> bool:
-    return all(map(math.isfinite, values))
+    largest = max(*seen, alone, rms)
+    least = resolution(before.sketch, after.sketch)
+    whole = max(before.largest, after.largest, scale)
+    return Error(max(_ratio(largest, whole), least), max(_ratio(rms, max(before.rms, scale)), least))
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -45,6 +45,9 @@ _GROWTH_RATIO = 10.0
 """If a small difference grows by more than this ratio, the operation itself is at fault."""
 _NEVER_EXCUSED = 10.0
 """Beyond this many times the limit no error is excused, however exact the result."""
+_UNSTABLE = (Change.UNSTABLE, Change.NEWLY_UNSTABLE)
+_EACH = "each run gives other values"
+_NEWLY = "each run gives other values now, and gave the same ones in the baseline's run"
 _OWN = "from equal inputs it computes other values"
 _UNSTEADY = "on the baseline's inputs it gives other values each time"
 _ONCE = "from equal inputs it gave other values in the pass, and the baseline's when it was run again"
@@ -73,6 +76,8 @@ class Judgement:
         How large the error may be.
     alone
         The result of the step run alone on the baseline's inputs; None if it was not run.
+    wavers
+        Whether repeating the pass gave the step other values, or a step that it depends on.
     """
 
     change: Change = Change.IDENTICAL
@@ -83,6 +88,7 @@ class Judgement:
     message: str = ""
     limit: float | None = None
     alone: RerunResult | None = None
+    wavers: bool = False
 
     def finding(self, step: Step) -> Finding:
         """Return it as a finding at a step."""
@@ -121,6 +127,14 @@ class _Case:
     @property
     def tainted(self) -> bool:
         return self.rewired or any(parent.tainted for parent in self.parents)
+
+    @property
+    def wavers(self) -> bool:
+        return self.new.unstable or self.inherits_wavering
+
+    @property
+    def inherits_wavering(self) -> bool:
+        return any(parent.wavers for parent in self.parents)
 
     @property
     def inherited(self) -> Error:
@@ -264,6 +278,9 @@ class _Judge:
         if both.before is None or both.after is None:
             return Judgement(Change.STRUCTURE, same=False, tainted=True, shifted=True, error=None)
         case = self._case(both, both.before, both.after)
+        return replace(self._judge_case(both, case), wavers=case.wavers)
+
+    def _judge_case(self, both: StepPair, case: _Case) -> Judgement:
         shifted = bool(both.meta)
         if both.structure:
             return Judgement(Change.STRUCTURE, case.same, not case.same, shifted, case.error, "; ".join(both.structure))
@@ -271,12 +288,14 @@ class _Judge:
             return self._judge_layout(both, case)
         if case.same and case.weights:  # other weights, which this input does not show
             return Judgement(Change.INPUTS_DIFFER, message=self._of_weights(case))
+        if case.same and case.new.unstable and not (case.old.unstable or case.inherits_wavering):
+            return Judgement(Change.NEWLY_UNSTABLE, message=_NEWLY)
         return Judgement() if case.same else self._judge_difference(both, case)
 
     def _judge_difference(self, both: StepPair, case: _Case) -> Judgement:
         """Judge a step with other values: by its result on the baseline's inputs if known, else by what it reads."""
         found, step = self._judge_values(case), case.after
-        if found.change in (Change.INPUTS_DIFFER, Change.UNSTABLE) or case.rewired or step.is_view:
+        if found.change in (Change.INPUTS_DIFFER, *_UNSTABLE) or case.rewired or step.is_view:
             return found
         if step.function != "output" and case.old.digest and case.new.digest:
             self.suspects[step.id] = self._scale(both)
@@ -284,13 +303,15 @@ class _Judge:
         if alone is None or alone.reason:
             return found
         if not alone.steady:
-            return replace(found, change=Change.UNSTABLE, tainted=True, message=_UNSTEADY, limit=None, alone=alone)
+            return replace(
+                found, change=Change.NEWLY_UNSTABLE, tainted=True, message=_UNSTEADY, limit=None, alone=alone
+            )
         return self._judge_same_alone(case, found, alone) if alone.same else self._judge_other_alone(case, alone)
 
     def _judge_same_alone(self, case: _Case, found: Judgement, alone: RerunResult) -> Judgement:
         """Judge a step that has the baseline's result on the baseline's inputs."""
         if not case.inherits:
-            return replace(found, change=Change.UNSTABLE, tainted=True, message=_ONCE, limit=None, alone=alone)
+            return replace(found, change=Change.NEWLY_UNSTABLE, tainted=True, message=_ONCE, limit=None, alone=alone)
         if found.change is Change.REGRESSION:
             return Judgement(Change.PROPAGATED, False, case.tainted, error=case.error, alone=alone)
         message = f"{found.message}; on the baseline's it gives what it gave" if found.message else ""
@@ -355,8 +376,10 @@ class _Judge:
             return Judgement(Change.INPUTS_DIFFER, False, True, error=case.error, message=self._of_weights(case))
         if case.tainted or any(parent.shifted and parent.same for parent in case.parents):  # another layout
             return Judgement(Change.PROPAGATED, False, True, error=case.error)
-        if case.old.unstable or case.new.unstable:
-            return Judgement(Change.UNSTABLE, False, True, error=case.error, message="each run gives other values")
+        if case.old.unstable:
+            return Judgement(Change.UNSTABLE, False, True, error=case.error, message=_EACH)
+        if case.new.unstable:
+            return Judgement(Change.NEWLY_UNSTABLE, False, True, error=case.error, message=_NEWLY)
         if _holes(case.old) != _holes(case.new):
             return Judgement(Change.NAN_CHANGE, False, True, error=case.error, message=_of_holes(case.old, case.new))
         return self._judge_inherited(case) if case.inherits else self._judge_own(case, case.error, _OWN)

@@ -17,6 +17,7 @@ from pytest_torchlens.baseline.conditions import Conditions
 from pytest_torchlens.baseline.store import Store
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Comparison
+from pytest_torchlens.records import size_text
 
 MISSING = "error"
 """The cell of a model that did not run to its end in an environment, and so has no record there."""
@@ -91,7 +92,7 @@ class Matrix:
         for key, row in self.rows.items():
             for name, cell in zip(self.others, row, strict=True):
                 if cell is not None and (first := cell.first) is not None:
-                    size = f" ({first.error:.2g} of the largest value)" if first.error else ""
+                    size = f" ({size_text(first.error)} of the largest value)" if first.error else ""
                     where = f" at {first.operation}" if first.operation else ""
                     lines.append(f"{key}, {name}: {first.change.value}{where}: {first.message}{size}")
         return "\n".join(lines) or "none"

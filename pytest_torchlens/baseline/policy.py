@@ -17,6 +17,7 @@ from pytest_torchlens.baseline.costs import UNTIMED
 from pytest_torchlens.baseline.costs import UNTIMED_AGAINST
 from pytest_torchlens.baseline.environments import version_axes
 from pytest_torchlens.baseline.judge import Repeat
+from pytest_torchlens.baseline.since_run import code_of
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot_file import UnmergedError
 from pytest_torchlens.baseline.store import Store
@@ -231,7 +232,7 @@ class Policy:
             if is_same:
                 self.store.forget(key)
             else:
-                self.store.keep(key, snapshot)
+                self.store.keep(key, replace(snapshot, code=code_of(snapshot, Path(self.root))))
         except UnwritableError as error:
             what = "an earlier result still waits" if is_same else "it cannot wait"
             note = f"{what} to be accepted: {error}"

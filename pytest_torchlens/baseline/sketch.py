@@ -10,10 +10,12 @@ import numpy.typing as npt
 import torch
 import xxhash
 
-from pytest_torchlens.baseline.snapshot import BUCKETS
-from pytest_torchlens.baseline.snapshot import SAMPLES
+from pytest_torchlens.baseline.precision import folded
+from pytest_torchlens.baseline.precision import rounded
 from pytest_torchlens.baseline.snapshot import Numbers
 
+_BUCKETS = 31
+"""A prime, as tensor widths are rarely multiples of one; the sketch has the sums of pairs of buckets."""
 _PERIOD = 2**24 - 3
 """The pattern of buckets and signs repeats after this many elements (a prime)."""
 _CHUNK = 2**16
@@ -25,12 +27,8 @@ def numbers_of(tensor: torch.Tensor, digest: str, *, unstable: bool = False) -> 
     values = _values(tensor)
     if values is None or not values.size:
         return Numbers(digest=digest, unstable=unstable)
-    return Numbers(
-        digest=digest,
-        **_statistics(values),
-        samples=tuple(float(value) for value in values[_places(values.size)]),
-        unstable=unstable,
-    )
+    found = Numbers(digest=digest, **_statistics(values), unstable=unstable)
+    return rounded(found, is_float64=tensor.dtype in (torch.float64, torch.complex128))
 
 
 def _values(tensor: torch.Tensor) -> npt.NDArray[Any] | None:
@@ -63,7 +61,7 @@ def _statistics(values: npt.NDArray[Any]) -> dict[str, Any]:
     """Return statistics and sketch; values that are not finite count as zero in both, and are counted."""
     total = square = 0.0
     low, high = np.inf, -np.inf
-    sums = np.zeros(2 * BUCKETS)
+    sums = np.zeros(2 * _BUCKETS)
     kinds: list[npt.NDArray[Any]] = []
     for start in range(0, values.size, _CHUNK):
         chunk = values[start : start + _CHUNK].astype(np.float64)
@@ -75,12 +73,12 @@ def _statistics(values: npt.NDArray[Any]) -> dict[str, Any]:
         total += added
         square += float(np.square(chunk).sum())
         low, high = min(low, finite.min(initial=np.inf)), max(high, finite.max(initial=-np.inf))
-        sums += np.bincount(_bins(start, chunk.size), weights=chunk, minlength=2 * BUCKETS)
+        sums += np.bincount(_bins(start, chunk.size), weights=chunk, minlength=2 * _BUCKETS)
     return {
         "mean": total / values.size,
         "rms": float(np.sqrt(square / values.size)),
         **({"low": float(low), "high": float(high)} if low <= high else {}),
-        "sketch": tuple(float(value) for value in sums[::2] - sums[1::2]),
+        "sketch": folded([float(value) for value in sums[::2] - sums[1::2]]),
         **_holes(kinds),
     }
 
@@ -105,15 +103,10 @@ def _bins(start: int, size: int) -> npt.NDArray[Any]:
     global _pattern  # noqa: PLW0603 - the same for every tensor: made once
     if _pattern.size < min(start + size, _PERIOD):
         more = np.arange(_pattern.size, min(max(start + size, 2 * _pattern.size), _PERIOD), dtype=np.uint64)
-        _pattern = np.concatenate([_pattern, (_hashes(more) % np.uint64(2 * BUCKETS)).astype(np.uint8)])
+        _pattern = np.concatenate([_pattern, (_hashes(more) % np.uint64(2 * _BUCKETS)).astype(np.uint8)])
     begin = start % _PERIOD
     found = _pattern[begin : begin + size]
     return found if found.size == size else np.concatenate([found, _pattern[: size - found.size]])
-
-
-def _places(size: int) -> npt.NDArray[Any]:
-    hashed: npt.NDArray[Any] = _hashes(np.arange(SAMPLES, dtype=np.uint64) + np.uint64(2**40)) % np.uint64(size)
-    return hashed
 
 
 def _hashes(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

@@ -15,9 +15,8 @@ from pytest_torchlens.records import Operation
 from pytest_torchlens.records import SourcePlace
 from pytest_torchlens.records import Status
 
-BUCKETS = 31
-"""Buckets of the sign sketch: a prime, as tensor widths are rarely multiples of one."""
-SAMPLES = 16
+BUCKETS = 16
+"""Sums of a sketch."""
 _ANSWER = re.compile(r"(?P<operation>.+?) (?P<function>\S+) (?P<value>True|False|)(?: (?P<branch>.*))?")
 
 
@@ -127,7 +126,7 @@ class ModuleCallRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Numbers:
-    """A summary of the values of one tensor.
+    """A summary of the values of one tensor, as `precision.rounded` leaves them.
 
     Attributes
     ----------
@@ -141,8 +140,6 @@ class Numbers:
         Digest of the places of these values; ``""`` without any.
     sketch
         For each of `BUCKETS` the sum of its values with random signs; empty for views and tensors without numbers.
-    samples
-        `SAMPLES` values at hashed positions.
     unstable
         Whether the call gave other values when it was repeated.
     """
@@ -156,7 +153,6 @@ class Numbers:
     inf: int = 0
     holes: str = ""
     sketch: tuple[float, ...] = ()
-    samples: tuple[float, ...] = ()
     unstable: bool = False
 
     @property
@@ -243,6 +239,8 @@ class Snapshot:
     sources
         The project's files that the model's classes and the code of its pass are in, relative to the project;
         `ELSEWHERE` if some code is neither in its repository nor in an installed package.  None if they are not known.
+    code
+        Of a result that waits to be accepted: digests of the project's files that its pass ran, by path.
     """
 
     model: str
@@ -254,6 +252,7 @@ class Snapshot:
     output: dict[str, str] = field(default_factory=dict)
     measured: dict[str, EnvironmentNumbers] = field(default_factory=dict)
     sources: tuple[str, ...] | None = None
+    code: dict[str, str] = field(default_factory=dict)
 
 
 ELSEWHERE = "?"

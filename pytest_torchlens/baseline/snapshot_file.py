@@ -6,36 +6,36 @@ Anybody may have edited a file, so the reader checks everything, and executes no
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import re
-import struct
-from collections.abc import Callable
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from typing import TypeVar
 
-from pytest_torchlens.baseline.snapshot import BUCKETS
-from pytest_torchlens.baseline.snapshot import SAMPLES
-from pytest_torchlens.baseline.snapshot import STATUSES
+from pytest_torchlens.baseline.checked import UNREADABLE
+from pytest_torchlens.baseline.checked import as_count
+from pytest_torchlens.baseline.checked import as_dict
+from pytest_torchlens.baseline.checked import as_digest
+from pytest_torchlens.baseline.checked import as_list
+from pytest_torchlens.baseline.checked import as_row
+from pytest_torchlens.baseline.checked import as_size
+from pytest_torchlens.baseline.checked import as_text
+from pytest_torchlens.baseline.checked import check_fields
+from pytest_torchlens.baseline.checked import expect
+from pytest_torchlens.baseline.checked import refuse_constant
+from pytest_torchlens.baseline.checked import unique_names
+from pytest_torchlens.baseline.measured_file import measured_text
+from pytest_torchlens.baseline.measured_file import parse_measured
 from pytest_torchlens.baseline.snapshot import Answer
-from pytest_torchlens.baseline.snapshot import EnvironmentNumbers
 from pytest_torchlens.baseline.snapshot import ModuleCallRecord
-from pytest_torchlens.baseline.snapshot import Numbers
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot import Step
 from pytest_torchlens.baseline.snapshot import Weight
 from pytest_torchlens.records import Edge
-from pytest_torchlens.records import Environment
-from pytest_torchlens.records import from_json
-from pytest_torchlens.records import to_json
 
 FORMAT = "pytest-torchlens baseline"
-VERSION = 1
-UNREADABLE = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
-"""Control characters, marks of writing direction, and lone surrogates, which UTF-8 cannot write."""
+VERSION = 2
+"""Version 1 had 31 sums and 16 values of each tensor, and all of an operation's numbers on one line."""
 BEFORE = "^"
 """Means the step on the line before."""
 
@@ -60,6 +60,8 @@ def _lines(snapshot: Snapshot) -> Iterator[str]:
     yield f'"output": {_json(snapshot.output)},'
     if snapshot.sources is not None:
         yield f'"sources": {_json(list(snapshot.sources))},'
+    if snapshot.code:
+        yield f'"code": {_json(snapshot.code)},'
     yield from _table("calls", [f"{_json(name)}:{_json([c.parent, c.kind])}" for name, c in snapshot.calls.items()])
     state = sorted(snapshot.state.items())
     yield from _table("state", [f"{_json(name)}:{_json([_out(w.dtype, w.shape), w.digest])}" for name, w in state])
@@ -67,7 +69,9 @@ def _lines(snapshot: Snapshot) -> Iterator[str]:
     steps = [_json(_step(step, last)) for step, last in zip(snapshot.steps, before, strict=False)]
     yield from _table("steps", steps, "[]")
     measured = sorted(snapshot.measured.items())
-    yield from _table("measured", [f"{_json(name)}:{_measured(block)}" for name, block in measured], end="")
+    yield from _table(
+        "measured", [f"{_json(name)}:{measured_text(block, snapshot.steps)}" for name, block in measured], end=""
+    )
     yield "}"
 
 
@@ -126,41 +130,10 @@ def _read(edge: Edge, module: str) -> str:
     return f"{edge.argument}={'.' + short if short != edge.parent else edge.parent}"
 
 
-def _measured(block: EnvironmentNumbers) -> str:
-    numbers = [f"{_json(name)}:{_json(_numbers(found))}" for name, found in block.numbers.items()]
-    facts = [f'"environment": {to_json(block.environment)},']
-    facts += [f'"proof": {_json(block.proof)},'] if block.proof else []
-    return "\n".join(["{", *facts, *_table("numbers", numbers, end=""), "}"])
-
-
-def _numbers(numbers: Numbers) -> list[Any]:
-    found: list[Any] = [numbers.digest]
-    if numbers.sketch:
-        statistics = [f"{numbers.mean:.5g}", f"{numbers.rms:.5g}", f"{numbers.low:.9g}", f"{numbers.high:.9g}"]
-        found += [" ".join(statistics), _pack([*numbers.sketch, *numbers.samples])]
-    odd = {"nan": numbers.nan, "inf": numbers.inf, "holes": numbers.holes, "unstable": numbers.unstable}
-    if any(odd.values()):
-        found.append({key: value for key, value in odd.items() if value})
-    return found
-
-
-def _pack(values: list[float]) -> str:
-    """Return numbers as base64 of float32, or of float64 if they exceed float32."""
-    try:
-        packed = struct.pack(f"<{len(values)}f", *values)
-    except OverflowError:
-        packed = struct.pack(f"<{len(values)}d", *values)
-    return base64.b64encode(packed).decode()
-
-
-T = TypeVar("T")
 LARGEST = 64 << 20
 """Bytes that a file may have."""
 _DEEPEST = 1_000
-_LONGEST_SIZE = 2**62
-_VALUES = BUCKETS + SAMPLES
 _OUT = re.compile(r"([a-z0-9_]*)\[((?:-?\d{1,19}(?:,-?\d{1,19})*)?)\]")
-_DIGEST = re.compile(r"[0-9a-z_:.(), \[\]]{0,200}")
 _FILE = ("format", "version", "model", "totals", "answers", "output", "calls", "state", "steps", "measured")
 _STEP = ("id", "function", "applied", "in", "reads", "args", "out", "stride", "device", "alias", "in_place", "index")
 
@@ -211,129 +184,71 @@ def parse_snapshot(text: str) -> Snapshot:
         If the text is not one that `to_text` writes.
     """
     try:
-        raw = json.loads(text, object_pairs_hook=_unique_names, parse_constant=_refuse_constant)
+        raw = json.loads(text, object_pairs_hook=unique_names, parse_constant=refuse_constant)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    _fields(raw, "the file", _FILE, more=("sources",))
+    check_fields(raw, "the file", _FILE, more=("code", "sources"))
     if raw["format"] != FORMAT:
         raise ValueError(f"expected the format {FORMAT!r}, got {raw['format']!r:.80}")
-    if raw["version"] != VERSION:
-        raise ValueError(f"expected version {VERSION}, got {raw['version']!r:.20}; store it anew")
-    calls = {name: ModuleCallRecord(**_call(row, name)) for name, row in _dict(raw["calls"], "calls").items()}
-    steps = tuple(_steps(_list(raw["steps"], "steps"), calls))
-    known = {step.id for step in steps}
+    if type(raw["version"]) is not int or not 1 <= raw["version"] <= VERSION:
+        raise ValueError(f"expected version 1 to {VERSION}, got {raw['version']!r:.20}; store it anew")
+    calls = {name: ModuleCallRecord(**_call(row, name)) for name, row in as_dict(raw["calls"], "calls").items()}
+    steps = tuple(_steps(as_list(raw["steps"], "steps"), calls))
+    is_first = raw["version"] == 1
     return Snapshot(
-        model=_text(raw["model"], "model"),
-        totals={name: _count(value, name) for name, value in _dict(raw["totals"], "totals").items()},
+        model=as_text(raw["model"], "model"),
+        totals={name: as_count(value, name) for name, value in as_dict(raw["totals"], "totals").items()},
         calls=calls,
-        state={name: _weight(row, name) for name, row in _dict(raw["state"], "state").items()},
+        state={name: _weight(row, name) for name, row in as_dict(raw["state"], "state").items()},
         steps=steps,
-        output={path: _text(kind, "output") for path, kind in _dict(raw["output"], "output").items()},
-        answers=tuple(map(_answer, _list(raw["answers"], "answers"))),
-        sources=tuple(_text(file, "sources") for file in _list(raw["sources"], "sources"))
+        output={path: as_text(kind, "output") for path, kind in as_dict(raw["output"], "output").items()},
+        code={path: as_digest(digest, "code") for path, digest in as_dict(raw.get("code", {}), "code").items()},
+        sources=tuple(as_text(file, "sources") for file in as_list(raw["sources"], "sources"))
         if "sources" in raw
         else None,
-        measured={name: _parse_measured(block, known) for name, block in _dict(raw["measured"], "measured").items()},
+        answers=tuple(map(_answer, as_list(raw["answers"], "answers"))),
+        measured={
+            name: parse_measured(block, steps, is_first_version=is_first)
+            for name, block in as_dict(raw["measured"], "measured").items()
+        },
     )
-
-
-def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = {_text(name, "a name"): value for name, value in pairs}
-    if len(found) < len(pairs):
-        raise ValueError("expected each name once in a table, got one twice")
-    return found
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"expected a finite number, got {name}")
-
-
-def _fields(raw: Any, where: str, names: tuple[str, ...], more: tuple[str, ...] = ()) -> None:
-    missing, unknown = set(names) - set(_dict(raw, where)), set(raw) - {*names, *more}
-    if missing or unknown:
-        word = "lacks" if missing else "has an unknown"
-        raise ValueError(f"{where} {word} {min(missing or unknown)!r:.80}")
-
-
-def _expect(value: Any, kind: type[T], where: str) -> T:
-    if type(value) is not kind:
-        raise ValueError(f"{where!r:.80}: expected {kind.__name__}, got {type(value).__name__}")
-    return value
-
-
-def _dict(value: Any, where: str) -> dict[str, Any]:
-    return _expect(value, dict, where)
-
-
-def _list(value: Any, where: str) -> list[Any]:
-    return _expect(value, list, where)
-
-
-def _text(value: Any, where: str) -> str:
-    if UNREADABLE.search(_expect(value, str, where)):
-        raise ValueError(f"{where!r:.80}: {value!r:.80} has a character that is not allowed")
-    return str(value)
-
-
-def _size(value: Any, where: str) -> int:
-    if not -_LONGEST_SIZE < _expect(value, int, where) < _LONGEST_SIZE:
-        raise ValueError(f"{where!r:.80}: expected a 62-bit number, got {value}")
-    return int(value)
-
-
-def _count(value: Any, where: str) -> int:
-    if _size(value, where) < 0:
-        raise ValueError(f"{where!r:.80}: expected 0 or more, got {value}")
-    return int(value)
-
-
-def _row(value: Any, where: str, *counts: int) -> list[Any]:
-    if len(_list(value, where)) not in counts:
-        raise ValueError(f"{where!r:.80}: expected a row of {' or '.join(map(str, counts))} entries, got {len(value)}")
-    return list(value)
 
 
 def _answer(row: Any) -> Answer:
     if isinstance(row, str):  # of an older version
-        answer = Answer.of_text(_text(row, "answers"))
+        answer = Answer.of_text(as_text(row, "answers"))
         if answer is None:
             raise ValueError(f"'answers': expected an operation, a function, a value and a branch, got {row!r:.80}")
         return answer
-    operation, function, value, branch = _row(row, "answers", 4)
-    value = None if value is None else _expect(value, bool, "answers")
-    return Answer(_text(operation, "answers"), _text(function, "answers"), value, _text(branch, "answers"))
+    operation, function, value, branch = as_row(row, "answers", 4)
+    value = None if value is None else expect(value, bool, "answers")
+    return Answer(as_text(operation, "answers"), as_text(function, "answers"), value, as_text(branch, "answers"))
 
 
 def _call(value: Any, where: str) -> dict[str, str]:
-    parent, kind = _row(value, where, 2)
-    return {"parent": _text(parent, where), "kind": _text(kind, where)}
+    parent, kind = as_row(value, where, 2)
+    return {"parent": as_text(parent, where), "kind": as_text(kind, where)}
 
 
 def _weight(value: Any, where: str) -> Weight:
-    out, digest = _row(value, where, 2)
+    out, digest = as_row(value, where, 2)
     dtype, shape = _parse_out(out, where)
-    return Weight(dtype=dtype, shape=shape, digest=_digest(digest, where))
+    return Weight(dtype=dtype, shape=shape, digest=as_digest(digest, where))
 
 
 def _parse_out(value: Any, where: str) -> tuple[str, tuple[int, ...]]:
-    found = _OUT.fullmatch(_text(value, where))
+    found = _OUT.fullmatch(as_text(value, where))
     if found is None:
         raise ValueError(f"{where!r:.80}: expected a dtype and shape, got {value!r:.80}")
     sizes = found[2].split(",") if found[2] else []
-    return found[1], tuple(_count(int(size), where) for size in sizes)
-
-
-def _digest(value: Any, where: str) -> str:
-    if not _DIGEST.fullmatch(_text(value, where)):
-        raise ValueError(f"{where!r:.80}: expected a digest, got {value!r:.80}")
-    return str(value)
+    return found[1], tuple(as_count(int(size), where) for size in sizes)
 
 
 def _steps(rows: list[Any], calls: dict[str, ModuleCallRecord]) -> Iterator[Step]:
     before = ""
     known: set[str] = set()
     for row in rows:
-        step = _parse_step(_dict(row, "steps"), before, calls)
+        step = _parse_step(as_dict(row, "steps"), before, calls)
         before = step.id
         if before in known:
             raise ValueError(f"two steps have the same id {before!r:.80}")
@@ -344,7 +259,7 @@ def _steps(rows: list[Any], calls: dict[str, ModuleCallRecord]) -> Iterator[Step
 
 
 def _parse_step(row: dict[str, Any], before: str, calls: dict[str, ModuleCallRecord]) -> Step:
-    identity = _text(row.get("id"), "id")
+    identity = as_text(row.get("id"), "id")
     if unknown := set(row) - set(_STEP):
         raise ValueError(f"{identity!r:.80} has an unknown {min(unknown)!r:.80}")
     dtype, shape = _parse_out(row.get("out"), identity)
@@ -352,19 +267,19 @@ def _parse_step(row: dict[str, Any], before: str, calls: dict[str, ModuleCallRec
     stride, index = row.get("stride"), row.get("index")
     return Step(
         id=identity,
-        function=_text(row.get("function", function_of(identity)), identity),
-        applied=_text(row.get("applied", function_of(identity)), identity),
+        function=as_text(row.get("function", function_of(identity)), identity),
+        applied=as_text(row.get("applied", function_of(identity)), identity),
         module=_chain(module, calls),
-        parents=tuple(_parse_parent(_text(edge, identity), before) for edge in _list(row.get("in", []), identity)),
-        reads=tuple(_parse(_text(edge, identity), module) for edge in _list(row.get("reads", []), identity)),
-        arguments=tuple(_text(arg, identity) for arg in _list(row.get("args", []), identity)),
+        parents=tuple(_parse_parent(as_text(edge, identity), before) for edge in as_list(row.get("in", []), identity)),
+        reads=tuple(_parse(as_text(edge, identity), module) for edge in as_list(row.get("reads", []), identity)),
+        arguments=tuple(as_text(arg, identity) for arg in as_list(row.get("args", []), identity)),
         shape=shape,
         dtype=dtype,
-        device=_text(row.get("device", "cpu"), identity),
-        stride=None if stride is None else tuple(_size(step, identity) for step in _list(stride, identity)),
-        alias=_text(row.get("alias", ""), identity),
-        in_place=_expect(row.get("in_place", False), bool, identity),
-        index=None if index is None else _count(index, identity),
+        device=as_text(row.get("device", "cpu"), identity),
+        stride=None if stride is None else tuple(as_size(step, identity) for step in as_list(stride, identity)),
+        alias=as_text(row.get("alias", ""), identity),
+        in_place=expect(row.get("in_place", False), bool, identity),
+        index=None if index is None else as_count(index, identity),
     )
 
 
@@ -394,70 +309,3 @@ def _parse_parent(text: str, before: str) -> Edge:
 def _parse(text: str, module: str) -> Edge:
     argument, name = _split_argument(text)
     return Edge(module + name if name.startswith(".") else name, argument)
-
-
-def _parse_measured(value: Any, known: set[str]) -> EnvironmentNumbers:
-    _fields(value, "measured", ("environment", "numbers"), more=("proof",))
-    numbers = {name: _parse_numbers(row, name) for name, row in _dict(value["numbers"], "numbers").items()}
-    if unknown := set(numbers) - known:
-        raise ValueError(f"numbers of {min(unknown)!r:.80}, which is not a step")
-    environment = from_json(json.dumps(value["environment"]), Environment)
-    _ = list(_texts(value["environment"]))
-    proof = {part: _status(status, part) for part, status in _dict(value.get("proof", {}), "proof").items()}
-    return EnvironmentNumbers(environment=environment, numbers=numbers, proof=proof)
-
-
-def _status(value: Any, where: str) -> str:
-    if value not in STATUSES:
-        raise ValueError(f"{where!r:.80}: expected one of {', '.join(STATUSES)}, got {value!r:.80}")
-    return str(value)
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Yield the checked texts of an environment, which `from_json` reads."""
-    for item in value.values() if isinstance(value, dict) else ():
-        yield from [_text(item, "environment")] if isinstance(item, str) else _texts(item)
-
-
-def _parse_numbers(value: Any, where: str) -> Numbers:
-    digest, *rest = _row(value, where, 1, 2, 3, 4)
-    odd = _odd(rest.pop(), where) if rest and isinstance(rest[-1], dict) else {}
-    if not rest:
-        return Numbers(digest=_digest(digest, where), **odd)
-    statistics, packed = _row(rest, where, 2)
-    try:
-        mean, rms, low, high = (float(number) for number in _text(statistics, where).split())
-        values = _unpack(base64.b64decode(_text(packed, where), validate=True))
-    except (ValueError, binascii.Error):
-        raise ValueError(f"{where!r:.80}: its statistics cannot be read") from None
-    return Numbers(
-        digest=_digest(digest, where),
-        mean=mean,
-        rms=rms,
-        low=low,
-        high=high,
-        sketch=values[:BUCKETS],
-        samples=values[BUCKETS:],
-        **odd,
-    )
-
-
-def _unpack(packed: bytes) -> tuple[float, ...]:
-    kind = {4 * _VALUES: "f", 8 * _VALUES: "d"}.get(len(packed))
-    if kind is None:
-        raise ValueError
-    return struct.unpack(f"<{_VALUES}{kind}", packed)
-
-
-_ODD: dict[str, Callable[[Any, str], Any]] = {
-    "nan": _count,
-    "inf": _count,
-    "holes": _digest,
-    "unstable": lambda value, where: _expect(value, bool, where),
-}
-
-
-def _odd(value: dict[str, Any], where: str) -> dict[str, Any]:
-    if unknown := set(value) - set(_ODD):
-        raise ValueError(f"{where!r:.80} has an unknown {min(unknown)!r:.80}")
-    return {key: _ODD[key](item, where) for key, item in value.items()}

@@ -9,11 +9,11 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from pytest_torchlens.baseline.checked import UNREADABLE
 from pytest_torchlens.baseline.costs import StoredTimes
 from pytest_torchlens.baseline.costs import read_times
 from pytest_torchlens.baseline.costs import times_text
 from pytest_torchlens.baseline.snapshot import Snapshot
-from pytest_torchlens.baseline.snapshot_file import UNREADABLE
 from pytest_torchlens.baseline.snapshot_file import UnmergedError
 from pytest_torchlens.baseline.snapshot_file import read
 from pytest_torchlens.baseline.snapshot_file import to_text
@@ -102,7 +102,7 @@ class Store:
 
     def accept(self, key: str, snapshot: Snapshot) -> None:
         """Store a snapshot as the baseline; keep the numbers of other environments if the steps are the same."""
-        write_atomically(self.path(key), to_text(merge_snapshots(self._usable(key), snapshot)))
+        write_atomically(self.path(key), to_text(merge_snapshots(self._usable(key), replace(snapshot, code={}))))
         self.forget(key)
         if (times := self.times_of(key)) is not None:
             self._keep_times(key, times.as_baseline())

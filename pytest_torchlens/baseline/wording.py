@@ -12,6 +12,7 @@ from pytest_torchlens.baseline.snapshot_file import function_of
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Comparison
 from pytest_torchlens.records import Finding
+from pytest_torchlens.records import size_text
 
 _MOST_NAMES = 4
 _LARGEST_GROUPS = 8
@@ -83,7 +84,7 @@ def _finding(finding: Finding) -> Iterator[str]:
 
 
 def _share(error: float) -> str:
-    return f"{error:.2g}" if error else "below 1e-7"
+    return size_text(error) if error else "below 1e-7"
 
 
 def _growth(comparison: Comparison) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from pytest_torchlens.baseline.compare import compare
 from pytest_torchlens.baseline.conditions import ConditionError
 from pytest_torchlens.baseline.conditions import Conditions
+from pytest_torchlens.baseline.since_run import changes_since
 from pytest_torchlens.baseline.snapshot_file import BaselineError
 from pytest_torchlens.baseline.snapshot_file import read
 from pytest_torchlens.baseline.store import Store
@@ -30,7 +31,8 @@ _DESCRIPTIONS = {
     "show": "Shows a baseline: its sizes, the environment of its numbers, and its operations.",
     "diff": "Compares two baselines, files or folders; with one name, the baseline with what waits to be accepted. "
     "Ends with 1 if a condition of --fail is met, or a model of the first folder is not in the second.",
-    "accept": "Stores the last results of the matching models as their baselines, without running them again.",
+    "accept": "Stores the last results of the matching models as their baselines, without running them again. "
+    "Warns of a model whose files, or versions of PyTorch, Python or libraries, changed since its run.",
     "prune": "Deletes what waits to be accepted.",
 }
 
@@ -149,7 +151,10 @@ def _accept(options: argparse.Namespace, store: Store) -> int:
         what = nearest(options.globs[0], waiting) if waiting else "nothing waits; pytest --lens-validate compares"
         raise CommandError(f"nothing that waits matches {' '.join(options.globs)!r}: {what}")
     for key in keys:
-        store.accept(key, read(store.pending_path(key)))
+        snapshot = read(store.pending_path(key))
+        if changed := changes_since(snapshot, options.root):
+            print(f"warning: {key}: since its run {', '.join(changed)}: run it again to be sure")
+        store.accept(key, snapshot)
         print(f"stored {store.path(key)}")
     return 0
 

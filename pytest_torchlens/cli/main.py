@@ -19,6 +19,7 @@ from typing import cast
 from pytest_torchlens.cli import baseline_commands
 from pytest_torchlens.cli import log_command
 from pytest_torchlens.cli import matrix_command
+from pytest_torchlens.cli import merge_baseline_command
 from pytest_torchlens.cli import merge_command
 from pytest_torchlens.cli import report_command
 from pytest_torchlens.cli import zoo_commands
@@ -28,7 +29,16 @@ from pytest_torchlens.cli.errors import CommandError
 from pytest_torchlens.records import close
 from pytest_torchlens.records.files import unwritable
 
-COMMANDS = (report_command, merge_command, baseline_commands, log_command, matrix_command, bisect_command, zoo_commands)
+COMMANDS = (
+    report_command,
+    merge_command,
+    baseline_commands,
+    merge_baseline_command,
+    log_command,
+    matrix_command,
+    bisect_command,
+    zoo_commands,
+)
 USAGE_ERROR = 2
 
 

@@ -6,6 +6,7 @@ from pytest_torchlens.records.alignment import AlignedEdge
 from pytest_torchlens.records.alignment import Alignment
 from pytest_torchlens.records.alignment import Pair
 from pytest_torchlens.records.alignment import align
+from pytest_torchlens.records.comparison import UNRESOLVED
 from pytest_torchlens.records.comparison import Change
 from pytest_torchlens.records.comparison import Comparison
 from pytest_torchlens.records.comparison import Exactness
@@ -13,6 +14,7 @@ from pytest_torchlens.records.comparison import Finding
 from pytest_torchlens.records.comparison import Growth
 from pytest_torchlens.records.comparison import OutputsComparison
 from pytest_torchlens.records.comparison import RerunResult
+from pytest_torchlens.records.comparison import size_text
 from pytest_torchlens.records.files import file_name
 from pytest_torchlens.records.files import replacing
 from pytest_torchlens.records.files import write_atomically
@@ -63,6 +65,7 @@ from pytest_torchlens.records.verdict import Unproven
 from pytest_torchlens.records.verdict import Verdict
 
 __all__ = [
+    "UNRESOLVED",
     "ActivationStatistics",
     "AlignedEdge",
     "Alignment",
@@ -120,6 +123,7 @@ __all__ = [
     "pass_of",
     "replacing",
     "roll_edges",
+    "size_text",
     "to_json",
     "write_atomically",
 ]

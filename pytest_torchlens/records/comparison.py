@@ -35,7 +35,9 @@ class Change(str, enum.Enum):
     INPUTS_DIFFER = "inputs-differ"
     """Weights or inputs differ, so the numbers cannot be judged."""
     UNSTABLE = "unstable"
-    """The operation gives other numbers when it is repeated."""
+    """The operation gives other numbers when it is repeated, as it did in the baseline's run."""
+    NEWLY_UNSTABLE = "newly-unstable"
+    """The operation gives other numbers when it is repeated, and gave the same ones in the baseline's run."""
     ENVIRONMENT = "environment"
     """The baseline has no numbers for this kind of machine."""
     LARGER = "larger"
@@ -44,6 +46,15 @@ class Change(str, enum.Enum):
     """There is no baseline."""
     UNUSED = "unused"
     """The baseline's model no longer exists."""
+
+
+UNRESOLVED = (2.0**-23, 2.0**-45)
+"""Relative differences that a baseline cannot resolve, of all dtypes and of float64: such an error may be smaller."""
+
+
+def size_text(error: float) -> str:
+    """Return an error in words: ``"1.3e-05"``, or ``"at most 1.2e-07"`` for what a baseline cannot resolve."""
+    return f"{'at most ' if error in UNRESOLVED else ''}{error:.2g}"
 
 
 class Exactness(str, enum.Enum):
@@ -173,7 +184,7 @@ class OutputsComparison:
             return "identical"
         if self.error is None or self.nrms is None or self.limit is None:
             return f"differ{': ' if self.reason else ''}{self.reason}"
-        size = f"{self.error:.2g} of the largest value (limit {self.limit:.2g}), RMS {self.nrms:.2g}"
+        size = f"{size_text(self.error)} of the largest value (limit {self.limit:.2g}), RMS {size_text(self.nrms)}"
         also = f"; {self.reason}" if self.reason else ""
         return f"{'within tolerance, differ' if self.within else 'differ'} by {size} at {self.operation}{also}"
 

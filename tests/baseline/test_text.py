@@ -38,13 +38,7 @@ class Odd(nn.Module):
 def test_a_snapshot_comes_back_from_its_text(snapshot):
     text = to_text(snapshot)
     back = parse_snapshot(text)
-    assert back.steps == snapshot.steps
-    assert (back.state, back.calls, back.totals, back.answers) == (
-        snapshot.state,
-        snapshot.calls,
-        snapshot.totals,
-        snapshot.answers,
-    )
+    assert back == snapshot
     assert to_text(back) == text
 
 
@@ -96,11 +90,16 @@ def _damaged(text: str, change: Any) -> str:
     return json.dumps(raw)
 
 
+def _block(raw: Any) -> Any:
+    return next(iter(raw["measured"].values()))
+
+
 DAMAGE = {
     "lacks 'steps'": lambda raw: raw.pop("steps"),
     "has an unknown 'extra'": lambda raw: raw.update(extra=1),
     "expected the format .*, got 'other'": lambda raw: raw.update(format="other"),
-    "expected version 1, got 2": lambda raw: raw.update(version=2),
+    "expected version 1 to 2, got 3": lambda raw: raw.update(version=3),
+    "expected version 1 to 2, got True": lambda raw: raw.update(version=True),
     "expected int": lambda raw: raw["totals"].update(operations="7"),
     "expected a 62-bit number": lambda raw: raw["totals"].update(operations=2**80),
     "expected 0 or more, got -5": lambda raw: raw["totals"].update(peak_bytes=-5),
@@ -111,9 +110,7 @@ DAMAGE = {
     "has the parent '/output', which is not": lambda raw: raw["steps"][1].update({"in": ["0=/output"]}),
     "'model': .* has a character": lambda raw: raw.update(model="\x1b[31mNet"),
     "'a name': .* has a character": lambda raw: raw["totals"].update({"a\ud800": 1}),
-    "'environment': .* has a character": lambda raw: next(iter(raw["measured"].values()))["environment"].update(
-        packages={"x": "1\n"}
-    ),
+    "'environment': .* has a character": lambda raw: _block(raw)["environment"].update(packages={"x": "1\n"}),
     "two steps have the same id": lambda raw: raw["steps"].append(raw["steps"][0]),
     "inside itself": lambda raw: raw["calls"].update(conv=["conv", "Conv2d"]),
     "not a module call": lambda raw: raw["calls"].pop("conv"),
@@ -121,11 +118,18 @@ DAMAGE = {
     "has an unknown 'code'": lambda raw: raw["steps"][0].update(code="x"),
     "expected ARGUMENT=NAME, got 'x'": lambda raw: raw["steps"][1].update({"in": ["x"]}),
     "expected a digest, got '<script>'": lambda raw: raw["state"].update(a=["float32[1]", "<script>"]),
-    "numbers of 'none'": lambda raw: next(iter(raw["measured"].values()))["numbers"].update(none=["0"]),
-    "statistics cannot be read": lambda raw: next(iter(raw["measured"].values()))["numbers"].update(
-        {raw["steps"][0]["id"]: ["0", "1 2 3", "AAAA"]}
+    "numbers of 'none'": lambda raw: _block(raw)["numbers"].update(none={}),
+    "statistics cannot be read: expected a number, got 'x'": lambda raw: _block(raw)["numbers"].update(
+        {"/input": {"rms": "x"}}
     ),
-    "got 'evil'": lambda raw: next(iter(raw["measured"].values()))["environment"].update(evil=1),
+    "'/input' has an unknown 'median'": lambda raw: _block(raw)["numbers"].update({"/input": {"median": 1}}),
+    "'/input' has statistics, and no digest": lambda raw: _block(raw)["sketches"].__setitem__(0, None),
+    "'/input': its digest and sketch cannot be read": lambda raw: _block(raw)["sketches"].__setitem__(
+        0, "AAAAAAAAAAAA"
+    ),
+    "'/output': its digest and sketch cannot be read": lambda raw: _block(raw)["sketches"].__setitem__(-1, "AAA"),
+    "'sketches': expected one for each of 11 steps, got 10": lambda raw: _block(raw)["sketches"].pop(),
+    "got 'evil'": lambda raw: _block(raw)["environment"].update(evil=1),
 }
 
 

@@ -49,13 +49,13 @@ def above(value: float) -> float:
 def a_step(id_: str, *parents: str, function: str = "mul", reads: tuple[str, ...] = (), **facts: object) -> Step:
     edges = tuple(Edge(parent=parent, argument=str(place)) for place, parent in enumerate(parents))
     state = tuple(Edge(parent=name, argument=name) for name in reads)
-    fields = {"shape": (1,), "dtype": "float32"} | facts
+    fields = {"shape": (4,), "dtype": "float32"} | facts
     return Step(id=id_, function=function, applied=function, parents=edges, reads=state, **fields)
 
 
-def some(digest: str = "a", *, sample: float = 0.0, sketch: float = 0.0, **more: object) -> Numbers:
-    """Return the numbers of a tensor of one element, whose largest value and root mean square are 1."""
-    fields = {"rms": 1.0, "high": 1.0, "sketch": (sketch,), "samples": (sample,)} | more
+def some(digest: str = "a", *, one: float = 0.0, each: float = 0.0, **more: object) -> Numbers:
+    """Return the numbers of four elements, whose largest value and RMS are 1, and of which one or each is off."""
+    fields = {"rms": 1.0, "high": 1.0, "sketch": (one or each, each, each, each)} | more
     return Numbers(digest=digest, **fields)
 
 
@@ -84,10 +84,10 @@ def verdict_of_one(
 @pytest.mark.parametrize(
     ("error", "verdict"),
     [
-        (some("b", sample=OWN), Change.LOCAL_CHANGE),
-        (some("b", sample=above(OWN)), Change.REGRESSION),
-        (some("b", sketch=OWN / 2), Change.LOCAL_CHANGE),
-        (some("b", sketch=above(OWN / 2)), Change.REGRESSION),  # half the limit holds for the root mean square
+        (some("b", one=OWN), Change.LOCAL_CHANGE),
+        (some("b", one=above(OWN)), Change.REGRESSION),
+        (some("b", each=OWN / 2), Change.LOCAL_CHANGE),
+        (some("b", each=above(OWN / 2)), Change.REGRESSION),  # half the limit holds for the root mean square
         (replace(some("b"), sketch=()), Change.REGRESSION),  # how far they are apart is not known
     ],
 )
@@ -99,26 +99,45 @@ def test_an_operations_own_error(error: Numbers, verdict: Change):
     ("width", "limit"), [(1, OWN), (256, OWN), (1024, 2 * OWN), (4096, 4 * OWN)], ids=["1", "256", "1024", "4096"]
 )
 def test_the_limit_grows_with_the_root_of_a_sum_longer_than_256_terms(width: int, limit: float):
-    assert verdict_of_one(some("b", sample=limit), width=width) is Change.LOCAL_CHANGE
-    assert verdict_of_one(some("b", sample=above(limit)), width=width) is Change.REGRESSION
+    assert verdict_of_one(some("b", one=limit), width=width) is Change.LOCAL_CHANGE
+    assert verdict_of_one(some("b", one=above(limit)), width=width) is Change.REGRESSION
 
 
 def test_another_cpu_may_differ_by_twice_as_much():
-    assert verdict_of_one(some("b", sample=2 * OWN), now=OTHER_CPU) is Change.DRIFT
-    assert verdict_of_one(some("b", sample=above(2 * OWN)), now=OTHER_CPU) is Change.REGRESSION
+    assert verdict_of_one(some("b", one=2 * OWN), now=OTHER_CPU) is Change.DRIFT
+    assert verdict_of_one(some("b", one=above(2 * OWN)), now=OTHER_CPU) is Change.REGRESSION
 
 
 def test_tf32_may_differ_by_ten_times_as_much():
-    assert verdict_of_one(some("b", sample=10 * OWN), then=TF32, now=TF32) is Change.LOCAL_CHANGE
-    assert verdict_of_one(some("b", sample=above(10 * OWN)), then=TF32, now=TF32) is Change.REGRESSION
+    assert verdict_of_one(some("b", one=10 * OWN), then=TF32, now=TF32) is Change.LOCAL_CHANGE
+    assert verdict_of_one(some("b", one=above(10 * OWN)), then=TF32, now=TF32) is Change.REGRESSION
 
 
-@pytest.mark.parametrize("unstable", [("old",), ("new",), ("old", "new")])
-def test_numbers_that_either_run_gave_differently_each_time_are_unstable(unstable: tuple[str, ...]):
+@pytest.mark.parametrize(
+    ("unstable", "verdict"),
+    [
+        (("old",), Change.UNSTABLE),
+        (("old", "new"), Change.UNSTABLE),
+        (("new",), Change.NEWLY_UNSTABLE),
+    ],
+)
+def test_numbers_that_differ_each_time_fail_where_the_baselines_did_not(unstable: tuple[str, ...], verdict: Change):
     steps = (IN, a_step("/mul", "/in"))
     old, new = (some(name, unstable=name in unstable) for name in ("old", "new"))
     before, after = (a_snapshot(steps, {"/in": some("in"), "/mul": side}) for side in (old, new))
-    assert compare(before, after).verdict is Change.UNSTABLE
+    found = compare(before, after)
+    assert (found.verdict, found.fails) == (verdict, verdict is Change.NEWLY_UNSTABLE)
+    assert not compare(before, after, Conditions.of(["regression"])).fails
+
+
+def test_what_repeats_itself_no_longer_fails_once_though_this_pass_gave_the_baselines_values():
+    steps = (IN, a_step("/view", "/in", alias="0"), a_step("/mul", "/view"), a_step("/exp", "/mul"))
+    wavers = some("a", unstable=True)
+    sides = ({"/in": some("in"), "/view": Numbers(digest="a"), "/mul": n, "/exp": n} for n in (some("a"), wavers))
+    found = compare(*(a_snapshot(steps, side) for side in sides))
+    assert [(finding.change, finding.operation) for finding in found.findings] == [(Change.NEWLY_UNSTABLE, "/mul")]
+    assert found.fails
+    assert compare(*(a_snapshot(steps, {"/mul": wavers}) for _ in range(2))).verdict is Change.IDENTICAL
 
 
 def changes(*numbers: tuple[Numbers, Numbers], last: str = "mul", **alone: RerunResult) -> dict[str, Change]:
@@ -139,7 +158,7 @@ def changes(*numbers: tuple[Numbers, Numbers], last: str = "mul", **alone: Rerun
 
 
 def differs_by(size: float) -> tuple[Numbers, Numbers]:
-    return some("a"), some("b", sketch=size)
+    return some("a"), some("b", each=size)
 
 
 FIRST = differs_by(OWN / 2)
@@ -156,9 +175,9 @@ def test_a_larger_difference_is_its_own_error_where_it_is_ten_times_that_of_the_
     assert found == {"/0": Change.LOCAL_CHANGE, "/2": Change.REGRESSION}
 
 
-def test_what_gives_the_baselines_result_alone_passes_a_difference_on_or_is_unstable_without_one():
+def test_what_gives_the_baselines_result_alone_passes_a_difference_on_or_is_newly_unstable_without_one():
     large, same = differs_by(0.1), RerunResult(same=True)
-    assert changes(large, _0=same) == {"/0": Change.UNSTABLE}
+    assert changes(large, _0=same) == {"/0": Change.NEWLY_UNSTABLE}
     assert changes(FIRST, large, _1=same) == {"/0": Change.LOCAL_CHANGE}
 
 
@@ -190,7 +209,7 @@ def test_a_sum_is_related_to_a_thousandth_of_its_terms():
     terms = some("in", high=1000.0)
 
     def verdict(error: float) -> Change:
-        sides = (some("a", high=1e-3, rms=1e-3), some("b", high=1e-3, rms=1e-3, sample=error))
+        sides = (some("a", high=1e-3, rms=1e-3), some("b", high=1e-3, rms=1e-3, one=error))
         return compare(*(a_snapshot(steps, {"/in": terms, "/add": side}) for side in sides)).verdict
 
     assert verdict(OWN) is Change.LOCAL_CHANGE
@@ -212,7 +231,7 @@ def test_an_error_is_excused_where_both_results_are_roundings_and_the_new_one_is
     error: float, before: float | None, after: float | None, exactness: Exactness, change: Change
 ):
     steps = (IN, a_step("/mul", "/in"))
-    sides = (a_snapshot(steps, {"/in": some("in"), "/mul": side}) for side in (some("a"), some("b", sample=0.1)))
+    sides = (a_snapshot(steps, {"/in": some("in"), "/mul": side}) for side in (some("a"), some("b", one=0.1)))
     alone = RerunResult(error=error, nrms=0.9 * OWN, before=before, after=after, exactness=exactness)
     assert compare(*sides, repeat=lambda suspects: {"/mul": alone}).verdict is change
 
@@ -231,7 +250,7 @@ def test_an_error_is_related_to_the_larger_of_both_largest_values():
     for before, after in ((small, large), (large, small)):
         error = error_between(before, after, size=1)
         assert error is not None
-        assert error.largest == 0.75
+        assert error.largest == 0.75 - 0.001 / 4  # less a unit of the last digit of what is rounded
 
 
 def test_of_two_limits_the_later_holds():
@@ -242,13 +261,14 @@ def test_of_two_limits_the_later_holds():
 
 def test_a_limit_of_zero_is_one():
     assert Conditions.of(["own:0"]).limit("own", IN) == 0.0
-    assert verdict_of_one(some("b", sample=2.0**-50), conditions="own:0") is Change.REGRESSION
+    for error in (2.0**-50, 0.0):  # which the sketch does not show
+        assert verdict_of_one(some("b", one=error), conditions="own:0") is Change.REGRESSION
 
 
 def test_the_classes_that_fail_where_nothing_is_asked_for():
     assert {change for change in Change if Conditions().fails(change)} == {
         *(Change.STRUCTURE, Change.META_CHANGE, Change.REFACTOR, Change.NAN_CHANGE, Change.REGRESSION),
-        Change.INPUTS_DIFFER,
+        *(Change.INPUTS_DIFFER, Change.NEWLY_UNSTABLE),
     }
 
 
@@ -293,8 +313,8 @@ def test_places_and_signs_of_what_is_not_finite_are_told_apart():
     assert len({one.holes for one in found}) == 3
 
 
-SKETCH = {6: -4.0, 13: 10.0, 23: -1.0, 25: -2.0, 28: 6.0, 29: -3.0}
-"""Of the numbers 1 to 8: bucket and signed sum."""
+SKETCH = {6: -4.0, 7: -1.0, 9: -2.0, 12: 6.0, 13: 10.0 - 3.0}
+"""Of the numbers 1 to 8: place and signed sum; 1, 2, 6 and 3 fall into buckets from 16 on, which are folded."""
 
 
 def test_the_sketch_is_pinned():

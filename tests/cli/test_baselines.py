@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -195,3 +196,53 @@ def test_matrix_of_nothing_is_a_mistake(tmp_path, capsys):
 def test_matrix_explains_mistakes(given, sets, capsys):
     assert main(["matrix", *given]) == 2
     assert given[-1] in capsys.readouterr().err
+
+
+NET = """
+from torch import nn
+class Net(nn.Module):
+    def forward(self, x):
+        return x.relu()
+"""
+
+
+@pytest.fixture
+def waits(pytester):
+    """A project whose model's result waits to be accepted."""
+    pytester.makepyfile(net=NET)
+    pytester.makepyfile(
+        test_net="""
+        import torch
+        from net import Net
+        def test_net(lens_trace, lens_check):
+            lens_check(lens_trace(Net(), torch.arange(3.0)))
+        """
+    )
+    pytester.runpytest_inprocess("-p", "no:randomly").assert_outcomes(passed=1)
+    return pytester
+
+
+def test_accept_is_silent_where_nothing_changed_since_the_run(waits, capsys):
+    capsys.readouterr()
+    assert main(["accept", "*"]) == 0
+    told = capsys.readouterr().out
+    assert "warning" not in told
+    assert '"code"' not in next(waits.path.glob("lens_baselines/**/*.json")).read_text(encoding="utf-8")
+
+
+def test_accept_warns_of_code_and_versions_that_changed_since_the_run(waits, capsys):
+    waits.makepyfile(net=NET.replace("relu", "exp"))
+    pending = next(waits.path.glob(".lens/pending/**/*.json"))
+    pending.write_text(re.sub(r'"torch": "[^"]*"', '"torch": "1.0"', pending.read_text(encoding="utf-8")), "utf-8")
+    capsys.readouterr()
+    assert main(["accept", "*"]) == 0
+    told = capsys.readouterr().out
+    assert "since its run net.py changed, torch 1.0 → " in told
+    assert "stored " in told
+    assert list(waits.path.glob("lens_baselines/**/*.json"))
+
+
+def test_accept_tells_of_a_file_that_is_gone(waits, capsys):
+    (waits.path / "net.py").unlink()
+    assert main(["accept", "*"]) == 0
+    assert "since its run net.py is gone: run it again to be sure" in capsys.readouterr().out

@@ -35,7 +35,9 @@ MUTANTS = (
         "if error is not None and not error.within(limit):",
     ),
     Mutant(
-        "baseline/judge.py", "if case.old.unstable or case.new.unstable:", "if case.old.unstable and case.new.unstable:"
+        "baseline/judge.py",
+        "if case.same and case.new.unstable and not (case.old.unstable or case.inherits_wavering):",
+        "if case.same and case.new.unstable and not case.old.unstable:",
     ),
     Mutant(
         "baseline/judge.py", "key=lambda error: error.nrms, default=NONE", "key=lambda error: -error.nrms, default=NONE"
@@ -55,8 +57,8 @@ MUTANTS = (
     Mutant("baseline/conditions.py", "if not 0 <= number < math.inf:", "if not 0 < number < math.inf:"),
     Mutant(
         "baseline/conditions.py",
-        "*(Change.NAN_CHANGE, Change.REGRESSION),",
-        "Change.REGRESSION,",
+        "*(Change.NAN_CHANGE, Change.REGRESSION, Change.NEWLY_UNSTABLE),",
+        "*(Change.REGRESSION, Change.NEWLY_UNSTABLE),",
     ),
     Mutant("baseline/costs.py", "new > old * (1 +", "new >= old * (1 +"),
     Mutant("baseline/costs.py", "seconds[1] > seconds[0] * (1 + allowed)", "seconds[1] >= seconds[0] * (1 + allowed)"),
@@ -67,6 +69,13 @@ MUTANTS = (
     ),
     Mutant("baseline/store.py", "(old.steps, old.state) != (new.steps, new.state)", "old.steps != new.steps"),
     Mutant("baseline/store.py", "self.forget(key)", "pass", within="Store.accept"),
+    Mutant("baseline/distance.py", "max(_ratio(largest, whole), least)", "_ratio(largest, whole)"),
+    Mutant("baseline/distance.py", "abs(new - old) - rounding for", "abs(new - old) for"),
+    Mutant("baseline/distance.py", "_STEPS = 3", "_STEPS = 1"),
+    Mutant("baseline/precision.py", "BITS = 26", "BITS = 22"),
+    Mutant("baseline/precision.py", "BITS_FLOAT64 = 48", "BITS_FLOAT64 = 44"),
+    Mutant("baseline/precision.py", "most = 2 ** (bits - 1) - 1", "most = 2 ** (bits - 1)"),
+    Mutant("baseline/precision.py", "zip(pairs[:BUCKETS], pairs[BUCKETS:]", "zip(pairs[BUCKETS:], pairs[BUCKETS:]"),
     Mutant("baseline/sketch.py", "begin = start % _PERIOD", "begin = start"),
     Mutant("baseline/sketch.py", "np.where(odd > 0, 2, 3)", "np.where(odd > 0, 2, 2)"),
     Mutant("baseline/sketch.py", "sums[::2] - sums[1::2]", "sums[::2] + sums[1::2]"),

@@ -1,0 +1,100 @@
+"""Merges two changed versions of a baseline with the one that both come from; needs no torch.
+
+A baseline is what one pass computed, and two passes are never mixed: operations, weights, answers and outputs are taken
+from one side as a whole, and so are the numbers of each environment, which hold for that pass alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from dataclasses import replace
+from difflib import SequenceMatcher
+from typing import TypeVar
+
+from pytest_torchlens.baseline.snapshot import Snapshot
+from pytest_torchlens.baseline.snapshot_file import to_text
+
+T = TypeVar("T")
+_PASS = ("model", "answers", "output", "calls", "state", "steps")
+_OURS, _THEIRS = "<<<<<<< ours", ">>>>>>> theirs"
+
+
+@dataclass(frozen=True)
+class Merged:
+    """A merged baseline.
+
+    Attributes
+    ----------
+    ours, theirs
+        The two sides, each with all that could be merged; equal without conflicts.
+    conflicts
+        What both sides changed, in words.
+    """
+
+    ours: Snapshot
+    theirs: Snapshot
+    conflicts: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The file: what conflicts stands between git's markers, and such a file is never read as a baseline."""
+        return marked(to_text(self.ours), to_text(self.theirs))
+
+
+def merge(base: Snapshot | None, ours: Snapshot, theirs: Snapshot) -> Merged:
+    """Merge what only one side changed; None for `base` if both added the file."""
+    if theirs in (ours, base):
+        return Merged(ours, ours)
+    if ours == base:
+        return Merged(theirs, theirs)
+    if _pass(ours) != _pass(theirs):
+        return Merged(ours, theirs, (_of_pass(base, ours, theirs),))
+    known = base if base is not None and _pass(base) == _pass(ours) else None
+    totals, other_totals = _merged(known.totals if known else {}, ours.totals, theirs.totals)
+    blocks, other_blocks = _merged(known.measured if known else {}, ours.measured, theirs.measured)
+    return Merged(
+        replace(ours, totals=totals, measured=blocks),
+        replace(theirs, totals=other_totals, measured=other_blocks),
+        (*_conflicts("the total", totals, other_totals), *_conflicts("the numbers of", blocks, other_blocks)),
+    )
+
+
+def _pass(snapshot: Snapshot) -> tuple[object, ...]:
+    return tuple(getattr(snapshot, name) for name in _PASS)
+
+
+def _of_pass(base: Snapshot | None, ours: Snapshot, theirs: Snapshot) -> str:
+    parts = ", ".join(name for name in _PASS if getattr(ours, name) != getattr(theirs, name))
+    one_sided = base is not None and _pass(base) in (_pass(ours), _pass(theirs))
+    why = "one side changed it, the other the numbers of the old one" if one_sided else "both sides changed it"
+    return f"the pass ({parts}): {why}"
+
+
+def _merged(base: Mapping[str, T], ours: Mapping[str, T], theirs: Mapping[str, T]) -> tuple[dict[str, T], dict[str, T]]:
+    """Return both sides with each entry that only one of them changed; they differ in what both changed."""
+    sides: tuple[dict[str, T], dict[str, T]] = ({}, {})
+    for name in dict.fromkeys([*ours, *theirs]):
+        first, second, old = (side.get(name) for side in (ours, theirs, base))
+        first, second = (second if first == old else first), (first if second == old else second)
+        for side, value in zip(sides, (first, second), strict=True):
+            if value is not None:
+                side[name] = value
+    return sides
+
+
+def _conflicts(what: str, ours: Mapping[str, object], theirs: Mapping[str, object]) -> list[str]:
+    names = dict.fromkeys([*ours, *theirs])
+    return [f"{what} {name!r}: both sides changed it" for name in names if ours.get(name) != theirs.get(name)]
+
+
+def marked(ours: str, theirs: str) -> str:
+    """Return one text of two, with git's markers around the lines in which they differ."""
+    sides = ours.splitlines(), theirs.splitlines()
+    lines: list[str] = []
+    for kind, begin, end, other_begin, other_end in SequenceMatcher(None, *sides, autojunk=False).get_opcodes():
+        if kind == "equal":
+            lines += sides[0][begin:end]
+        else:
+            lines += [_OURS, *sides[0][begin:end], "=======", *sides[1][other_begin:other_end], _THEIRS]
+    return "\n".join(lines) + "\n"
