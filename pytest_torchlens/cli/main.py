@@ -20,13 +20,14 @@ from pytest_torchlens.cli import baseline_commands
 from pytest_torchlens.cli import matrix_command
 from pytest_torchlens.cli import merge_command
 from pytest_torchlens.cli import report_command
+from pytest_torchlens.cli import repro_command
 from pytest_torchlens.cli import zoo_commands
 from pytest_torchlens.cli.errors import INCOMPLETE
 from pytest_torchlens.cli.errors import CommandError
 from pytest_torchlens.records import close
 from pytest_torchlens.records.files import unwritable
 
-COMMANDS = (report_command, merge_command, baseline_commands, matrix_command, zoo_commands)
+COMMANDS = (report_command, merge_command, baseline_commands, repro_command, matrix_command, zoo_commands)
 USAGE_ERROR = 2
 
 
