@@ -1,4 +1,4 @@
-"""``pytest-lens repro``: writes a file of torch alone that shows what a model computes wrongly in this environment."""
+"""``pytest-lens repro``: writes a file of torch alone that shows what a model computes wrongly here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_torchlens.run import OtherPython
 
 _DESCRIPTION = (
-    "Writes a folder with one Python file that needs torch alone: the operation that computes other values here than it "
+    "Writes a folder with one Python file that needs torch alone: the operation that computes other values than it "
     "should (or the shortest run of operations that shows it), on its own inputs, as small as the fault allows, with "
     "what is expected. The file ends with 0 where the result is as expected and with 1 where it is not; it is run in "
     "both environments. Run the command in the environment in which the fault shows. Ends with 0 if the reproduction "
@@ -27,7 +27,11 @@ _DESCRIPTION = (
 def add(commands: argparse._SubParsersAction[Any]) -> None:
     """Declare the command."""
     parser = commands.add_parser("repro", help="write a file that reproduces a fault", description=_DESCRIPTION)
-    parser.add_argument("model", metavar="MODEL", help="torchvision:resnet18, or zoo.yaml::name")
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="torchvision:resnet18, zoo.yaml::name, or a test with lens_check: test_a.py::test_it",
+    )
     parser.add_argument(
         "operation",
         metavar="OPERATION",
@@ -50,18 +54,23 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Find, write and confirm the reproduction."""
-    case = find_case(options.model)
+    case = None if _is_test(options.model) else find_case(options.model)
     from pytest_torchlens.run.repro.accused import NothingToReproduceError
     from pytest_torchlens.run.repro.accused import ReproError
+    from pytest_torchlens.run.repro.failed_check import reproduce_check
     from pytest_torchlens.run.repro.folder import FolderError
     from pytest_torchlens.run.repro.folder import check_is_ours
     from pytest_torchlens.run.repro.reproduce import reproduce
 
-    store = Store.of(options.root, options.dir, options.baseline)
+    other = _other(options.against)
     try:
         if options.out is not None:
             check_is_ours(options.out)
-        found = reproduce(case, options.operation, _other(options.against), store, options.out)
+        if case is None:
+            found = reproduce_check(options.model, options.operation, other, options.out, _options_of_pytest(options))
+        else:
+            store = Store.of(options.root, options.dir, options.baseline)
+            found = reproduce(case, options.operation, other, store, options.out)
     except NothingToReproduceError as nothing:
         print(nothing)
         return INCOMPLETE
@@ -69,6 +78,16 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError(str(error)) from None
     print("\n".join(found.lines))
     return 0 if found.confirmed else INCOMPLETE
+
+
+def _is_test(name: str) -> bool:
+    return name.partition("::")[0].endswith(".py")
+
+
+def _options_of_pytest(options: argparse.Namespace) -> list[str]:
+    given = [f"--lens-baseline={options.baseline}"] if options.baseline else []
+    given += ["-o", f"lens_baseline_dir={options.dir}"] if options.dir else []
+    return given + ([f"--rootdir={options.root}"] if options.root != Path() else [])
 
 
 def _other(name: str | None) -> OtherPython | None:

@@ -28,6 +28,7 @@ from pytest_torchlens.history import LookupKeyError
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Comparison
+from pytest_torchlens.records import Verdict
 from pytest_torchlens.records import nearest
 from pytest_torchlens.run.environment import find_environment
 from pytest_torchlens.run.job import snapshot_of
@@ -98,43 +99,34 @@ class Pass:
 
     Parameters
     ----------
-    case
-        The model.
-    policy
-        Where the trusted pass is stored; None if there is none.
+    name
+        The model's name: ``"torchvision:resnet18"``.
+    history, snapshot
+        The pass; the model must be alive and hold the values that it had before.
+    comparison
+        The pass against the trusted one; None if there is none.
+    saved
+        The activations of the trusted pass; None if they are not saved.
+    verdict
+        Whether the record of the pass is proved; None if it was not checked.
     """
 
-    def __init__(self, case: ModelCase, policy: Policy | None) -> None:
-        self.name = f"{case.zoo}:{case.name}"
-        self._key = key_of(case.zoo, case.name)
-        self._store = policy.store if policy else None
-        try:
-            self.model: nn.Module = case.build()
-            self._validation = self._validate(case)
-        except Exception as error:  # a model may raise anything
-            reason = str(error).partition("\n")[0]
-            raise ReproError(f"{self.name} does not run in this environment: {type(error).__name__}: {reason}") from error
-        self.history = self._validation.history
-        environment = replace(find_environment(), device=torch.device(case.settings.device).type)
-        self._snapshot = snapshot_of(self.history, environment, self._validation.verdict)
-        self.comparison = policy.check(self._key, self._snapshot, history=self.history) if policy else None
-        self._names = names_of(self.history, self._snapshot)
-        self.saved = self._saved_activations(self._trusted()) if policy else None
-
-    def _validate(self, case: ModelCase) -> Validation:
-        inputs, settings = case.make_inputs(self.model), case.settings
-        with tolerance(settings.tolerance):
-            return validate(self.model, inputs.args, inputs.kwargs, parts=("replay",), seed=settings.seed)
-
-    def _trusted(self) -> Snapshot | None:
-        return self._store.load(self._key) if self._store else None
-
-    def _saved_activations(self, trusted: Snapshot | None) -> SavedActivations | None:
-        folder = self._store.activations_of(self._key) if self._store else None
-        if folder is None or trusted is None:
-            return None
-        folders = [folder / folder_name(block.numbers) for block in trusted.measured.values()]
-        return next((SavedActivations(one) for one in folders if one.is_dir()), None)
+    def __init__(
+        self,
+        name: str,
+        history: ModelHistory,
+        snapshot: Snapshot,
+        comparison: Comparison | None,
+        saved: SavedActivations | None = None,
+        verdict: Verdict | None = None,
+    ) -> None:
+        self.name = name
+        self.history = history
+        self._snapshot = snapshot
+        self.comparison = comparison
+        self.saved = saved
+        self._verdict = verdict
+        self._names = names_of(history, snapshot)
 
     def stored(self, call: Call, path: str, read: Read) -> torch.Tensor | None:
         """Return what the trusted pass had as an argument; None if it is not known."""
@@ -218,7 +210,7 @@ class Pass:
         return None
 
     def _by_verdict(self) -> Accused | None:
-        failure = self._validation.verdict.first_failure
+        failure = self._verdict.first_failure if self._verdict else None
         numbers = {node.label: node.number for node in self.history.nodes if node.call is not None}
         if failure is None or failure.operation not in numbers:
             return None
@@ -237,11 +229,30 @@ class Pass:
             first = found.findings[0]
             where = f" at {first.operation}" if first.operation else ""
             return ReproError(
-                f"{self.name}: {first.change.value}{where}: {first.message}: no operation computes other values from equal "
-                f"inputs; name one to compare it all the same: pytest-lens repro {self.name} OPERATION"
+                f"{self.name}: {first.change.value}{where}: {first.message}: no operation computes other values "
+                f"from equal inputs; name one to compare it all the same: pytest-lens repro {self.name} OPERATION"
             )
-        against = f"what {found.baseline} has" if found is not None else "and its replay what was recorded"
-        return NothingToReproduceError(f"{self.name} computes {against}: nothing to reproduce")
+        if found is None:
+            return ReproError(
+                f"{self.name} has nothing to be compared with: no baseline is stored, and its replay gives what was "
+                "recorded; name the interpreter that computes it rightly (--against=../old/bin/python)"
+            )
+        return NothingToReproduceError(f"{self.name} computes what {found.baseline} has: nothing to reproduce")
+
+
+def saved_activations(store: Store, key: str) -> SavedActivations | None:
+    """Return the activations of a stored baseline; None if they are not saved.
+
+    Raises
+    ------
+    SavedActivationsError, BaselineError
+        If they, or the baseline, cannot be read.
+    """
+    folder, trusted = store.activations_of(key), store.load(key)
+    if folder is None or trusted is None:
+        return None
+    folders = [folder / folder_name(block.numbers) for block in trusted.measured.values()]
+    return next((SavedActivations(one) for one in folders if one.is_dir()), None)
 
 
 @contextmanager
@@ -256,12 +267,36 @@ def compared_pass(case: ModelCase, other: OtherPython | None, store: Store) -> I
     against = Against(other, RunOptions(), JobLimits(_SECONDS, memory_share())) if other else None
     try:
         with preserved_global_state(), torch.set_grad_enabled(case.settings.mode == "train"):
-            yield Pass(case, _policy(case, against, store))
+            policy = _policy(case, against, store)
+            model, validation = _validated(case)
+            yield _compared(case, validation, policy)
+            del model  # which the pass needs alive
     except (BaselineError, SavedActivationsError) as error:
         raise ReproError(str(error)) from None
     finally:
         if against is not None:
             against.close()
+
+
+def _validated(case: ModelCase) -> tuple[nn.Module, Validation]:
+    settings = case.settings
+    try:
+        model = case.build()
+        inputs = case.make_inputs(model)
+        with tolerance(settings.tolerance):
+            return model, validate(model, inputs.args, inputs.kwargs, parts=("replay",), seed=settings.seed)
+    except Exception as error:  # a model may raise anything
+        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        raise ReproError(f"{case.zoo}:{case.name} does not run in this environment: {reason}") from error
+
+
+def _compared(case: ModelCase, validation: Validation, policy: Policy | None) -> Pass:
+    key, history = key_of(case.zoo, case.name), validation.history
+    environment = replace(find_environment(), device=torch.device(case.settings.device).type)
+    snapshot = snapshot_of(history, environment, validation.verdict)
+    comparison = policy.check(key, snapshot, history=history) if policy else None
+    saved = saved_activations(policy.store, key) if policy else None
+    return Pass(f"{case.zoo}:{case.name}", history, snapshot, comparison, saved, validation.verdict)
 
 
 def _policy(case: ModelCase, against: Against | None, store: Store) -> Policy | None:

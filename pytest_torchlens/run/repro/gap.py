@@ -66,7 +66,9 @@ def _of_values(expected: torch.Tensor, one: torch.Tensor, other: torch.Tensor, w
     largest = float((other - one)[wrong].abs().nan_to_num(math.inf).max())
     size = largest / (scale or 1.0)
     limit = min(size * _KEPT, _OWN.get(_PARTS.get(expected.dtype, expected.dtype), 0.0)) * (scale or 1.0)
-    words = f"{int(wrong.sum())} of {wrong.numel()} values differ, by up to {largest:.2g}"
+    words = (
+        f"{int(wrong.sum())} of {wrong.numel()} values differ, by up to {largest:.2g} ({size:.1e} of the largest value)"
+    )
     return Gap(Form.VALUES, size, float(f"{limit:.1e}"), words)
 
 

@@ -83,14 +83,25 @@ def reproduce(
         If the folder is not ours to write to.
     """
     with compared_pass(case, other, store) as both:
-        accused = both.accused(operation)
-        folder = folder or Path(_folder_name(accused))
-        check_is_ours(folder)
-        try:
-            with Bench(sys.executable, other.executable if other else None) as bench:
-                return _Reproducing(accused, both, bench).write(folder)
-        except RunnerError as error:
-            raise ReproError(str(error)) from None
+        return reproduce_pass(both, operation, other.executable if other else None, folder)
+
+
+def reproduce_pass(both: Pass, operation: str, other: str | None, folder: Path | None) -> Reproduction:
+    """Do the same for a pass that was compared; `other` is the path of the interpreter.
+
+    Raises
+    ------
+    ReproError, NothingToReproduceError, FolderError
+        As `reproduce`.
+    """
+    accused = both.accused(operation)
+    folder = folder or Path(_folder_name(accused))
+    check_is_ours(folder)
+    try:
+        with Bench(sys.executable, other) as bench:
+            return _Reproducing(accused, both, bench).write(folder)
+    except RunnerError as error:
+        raise ReproError(str(error)) from None
 
 
 class _Reproducing:
@@ -140,8 +151,8 @@ class _Reproducing:
             return None
         if not found:
             raise NothingToReproduceError(
-                f"{self._accused.operation} gives the same values {_RUNS} times when it runs alone: nothing to reproduce "
-                "by torch alone; the failure is in what surrounds it"
+                f"{self._accused.operation} gives the same values {_RUNS} times when it runs alone: nothing to "
+                "reproduce by torch alone; the failure is in what surrounds it"
             )
         worst, place = max(found, key=lambda pair: pair[0].size)
         gap = Gap(Form.REPEATS, worst.size, words=worst.words)
@@ -158,14 +169,14 @@ class _Reproducing:
             Form.FORM: f"returns another shape, dtype or strides in {_named(suspect.torch)}{there}",
             Form.REPEATS: f"gives other values each time in {_named(suspect.torch)}",
         }[gap.form]
-        good = f"as expected: {trusted.words}" if trusted else "as expected: not confirmed in another environment"
+        good = trusted.words if trusted else "from the saved baseline; not confirmed in the other environment"
         origin = [f"From {self._accused.model}, at {self._accused.operation}."]
         if self._accused.source_line:
-            origin.append(f"Line: {self._accused.source_line}")
+            origin.append(f"Line: {_short(self._accused.source_line)}")
         origin.append("Needs torch alone. Exit status: 0 where the result is as expected, 1 where it is not.")
-        return Story(
-            f"{function} {what}.", (good, f"wrong:       {suspect.words}", f"             {gap.words}"), tuple(origin)
-        )
+        environments = [f"expected: {good}"] if gap.form is not Form.REPEATS else []
+        environments += [f"got:      {suspect.words}", f"          {gap.words}"]
+        return Story(f"{function} {what}.", tuple(environments), tuple(origin))
 
     def _confirmed(self, script: Path, program: Program) -> Reproduction:
         """Run the file in both environments."""
@@ -189,6 +200,11 @@ class _Reproducing:
 
 def _folder_name(accused: Accused) -> str:
     return "-".join(["repro", *re.findall(r"[\w.]+", f"{accused.model} {accused.operation}")])
+
+
+def _short(line: str) -> str:
+    """Return a line's place without what is only on this machine."""
+    return line.rpartition("site-packages/")[2].removeprefix(f"{Path.cwd()}/")
 
 
 def _named(version: str) -> str:

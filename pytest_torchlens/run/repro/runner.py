@@ -3,15 +3,23 @@
 Requests and answers are written by `torch.save`, each after its length: tensors to keep, or programs to run on them.
 """
 
+from __future__ import annotations
+
 import io
 import os
 import platform
-import sys
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import IO
+from typing import Any
 
 import torch
 
+Tensors = Mapping[str, torch.Tensor]
+Cut = Sequence[tuple[int, int, int]]
 
-def facts():
+
+def facts() -> dict[str, str]:
     """Return what this environment is."""
     return {
         "torch": str(torch.__version__),
@@ -21,49 +29,44 @@ def facts():
     }
 
 
-def run(text, tensors):
-    """Return what a reproduction computes: a list of tensors, or the text of its error."""
-    namespace = {"__name__": "trial"}
+def run(text: str, tensors: Tensors) -> list[torch.Tensor] | str:
+    """Return what a reproduction computes, or the text of its error."""
+    namespace: dict[str, Any] = {"__name__": "trial"}
     try:
-        exec(compile(text, "<reproduction>", "exec"), namespace)
+        exec(compile(text, "<reproduction>", "exec"), namespace)  # noqa: S102 - the file that is to be written
         results = namespace["compute"](**{name: tensor.clone() for name, tensor in tensors.items()})
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - a kernel may raise anything
         return f"{type(error).__name__}: {error}"
-    results = results if isinstance(results, tuple) else (results,)
-    return [result.detach() for result in results]
+    return [result.detach() for result in (results if isinstance(results, tuple) else (results,))]
 
 
-def narrowed(tensors, cuts):
-    """Return the tensors with some dimensions cut to a start and a length."""
-    return {name: cut(tensor, cuts.get(name, ())) for name, tensor in tensors.items()}
-
-
-def cut(tensor, places):
-    """Return a contiguous copy of a part of a tensor."""
+def cut(tensor: torch.Tensor, places: Cut) -> torch.Tensor:
+    """Return a contiguous copy of a part of a tensor: some dimensions cut to a start and a length."""
     for dim, start, length in places:
         tensor = tensor.narrow(dim, start, length)
     return tensor.contiguous()
 
 
-def main():
+def main() -> None:
     """Answer requests until the input ends."""
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever an operation prints
-    tensors = {}
+    tensors: Tensors = {}
     send(answers, facts())
     while size := int.from_bytes(requests.read(8), "little"):
         request = torch.load(io.BytesIO(requests.read(size)), weights_only=True)
         tensors = request.get("tensors", tensors)
-        send(answers, [run(text, narrowed(tensors, cuts)) for text, cuts in request["programs"]])
+        parts = ({name: cut(one, cuts.get(name, ())) for name, one in tensors.items()} for _, cuts in request["trials"])
+        send(answers, [run(text, part) for (text, _), part in zip(request["trials"], parts)])  # noqa: B905 - Python 3.9
 
 
-def send(stream, answer):
-    """Write an answer after its length."""
+def send(stream: IO[bytes], message: object) -> None:
+    """Write a message after its length."""
     buffer = io.BytesIO()
-    torch.save(answer, buffer)
+    torch.save(message, buffer)
     stream.write(len(buffer.getvalue()).to_bytes(8, "little") + buffer.getvalue())
     stream.flush()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

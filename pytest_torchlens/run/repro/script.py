@@ -11,9 +11,9 @@ import torch
 from pytest_torchlens.run.repro.gap import Form
 from pytest_torchlens.run.repro.gap import Gap
 from pytest_torchlens.run.repro.program import Program
+from pytest_torchlens.run.repro.statements import WIDTH
 
 SCRIPT, TENSORS = "repro.py", "tensors.safetensors"
-_WIDTH = 100
 _EXPECTED = "expected"
 _DTYPES = {
     torch.float64: "F64",
@@ -44,7 +44,9 @@ def program_text(program: Program) -> str:
     body = [*_layouts(program), *(line for statement in first for line in statement.lines())]
     body += last.lines(returns=returns) + ([] if returns else [f"return {', '.join(program.results)}"])
     head = [*_settings(program.settings), "", "", *_decorators(program.settings)]
-    function = [f"def compute({', '.join(program.inputs)}):", *(f"    {line}" for line in body)]
+    names = ", ".join(program.inputs)
+    signature = [f"def compute({names}):"] if len(names) <= WIDTH else ["def compute(", f"    {names}", "):"]
+    function = [*signature, *(f"    {line}" for line in body)]
     return "\n".join(["import torch", "", *head, *function, ""])
 
 
@@ -109,7 +111,7 @@ _IMAGE = 4
 
 
 def stored(tensor: torch.Tensor) -> torch.Tensor:
-    """Return an input as the file stores it: contiguous, real, on the CPU, with one element for all that share memory."""
+    """Return an input as the file has it: contiguous, real, on the CPU, one element where all share memory."""
     plain = _unexpanded(tensor).resolve_conj().resolve_neg()
     return (torch.view_as_real(plain) if plain.is_complex() else plain).cpu().contiguous()
 

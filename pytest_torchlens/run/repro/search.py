@@ -88,8 +88,8 @@ class Search:
         reasons = {one: why_unprintable(recording, one) for one in before}
         if reason := reasons[number]:
             raise ReproError(
-                f"{self._accused.operation} cannot be written as code of torch alone: {reason}; name another operation, or "
-                "report it to the library that it is of"
+                f"{self._accused.operation} cannot be written as code of torch alone: {reason}; name another "
+                "operation, or report it to the library that has it"
             )
         return printable_before(recording, [*before], reasons)
 

@@ -90,7 +90,12 @@ class Statement:
     def numbers(self) -> set[int]:
         """Return the whole numbers among its arguments."""
         found: set[int] = set()
-        self.with_numbers(lambda number: found.add(number) or number)
+
+        def note(number: int) -> int:
+            found.add(number)
+            return number
+
+        self.with_numbers(note)
         return found
 
     def _line(self) -> str:
@@ -177,28 +182,38 @@ def _is(text: str, func: Any) -> bool:
 
 def literal(value: Any) -> str:
     """Return an argument as code."""
-    kind = type(value)
-    if kind is Name:
-        return str(value.text)
-    if kind is float and not math.isfinite(value):
-        return f'float("{value}")'
-    if value is None or kind in (bool, int, float, complex, str):
-        return repr(value) if kind is not str or '"' in value or "\\" in value else f'"{value}"'
-    if value is Ellipsis:
-        return "..."
-    if kind is torch.device:
-        return f'torch.device("{value}")'
-    if kind in (torch.dtype, torch.memory_format, torch.layout):
-        return str(value)
-    if kind in (tuple, torch.Size) or hasattr(kind, "_fields"):
-        return f"({', '.join(map(literal, value))}{',' * (len(value) == 1)})"
-    if kind is list:
-        return f"[{', '.join(map(literal, value))}]"
-    if kind is dict:
-        return f"{{{', '.join(f'{literal(key)}: {literal(item)}' for key, item in value.items())}}}"
-    if kind is slice:
-        return f"slice({', '.join(map(literal, (value.start, value.stop, value.step)))})"
-    raise UnprintableError(f"an argument is of class {kind.__name__}")
+    kind = tuple if hasattr(type(value), "_fields") else type(value)
+    if kind not in _LITERALS:
+        raise UnprintableError(f"an argument is of class {kind.__name__}")
+    return _LITERALS[kind](value)
+
+
+def _listed(values: Iterable[Any]) -> str:
+    return ", ".join(map(literal, values))
+
+
+def _tuple(value: tuple[Any, ...]) -> str:
+    return f"({_listed(value)}{',' * (len(value) == 1)})"
+
+
+def _quoted(value: str) -> str:
+    return repr(value) if '"' in value or "\\" in value or not value.isprintable() else f'"{value}"'
+
+
+_LITERALS: dict[type, Callable[[Any], str]] = {
+    **dict.fromkeys((bool, int, complex, type(None)), repr),
+    **dict.fromkeys((torch.dtype, torch.memory_format, torch.layout), str),
+    Name: lambda name: str(name.text),
+    float: lambda number: repr(number) if math.isfinite(number) else f'float("{number}")',
+    str: _quoted,
+    type(...): lambda dots: "...",
+    torch.device: lambda device: f'"{device}"',
+    tuple: _tuple,
+    torch.Size: _tuple,
+    list: lambda values: f"[{_listed(values)}]",
+    dict: lambda pairs: f"{{{', '.join(f'{literal(key)}: {literal(item)}' for key, item in pairs.items())}}}",
+    slice: lambda part: f"slice({_listed((part.start, part.stop, part.step))})",
+}
 
 
 def _index(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import subprocess
 from collections.abc import Iterable
@@ -21,6 +22,7 @@ from pytest_torchlens.records.files import temporary_file
 from pytest_torchlens.run.repro.gap import Gap
 from pytest_torchlens.run.repro.gap import gap_between
 from pytest_torchlens.run.repro.program import Program
+from pytest_torchlens.run.repro.runner import send
 from pytest_torchlens.run.repro.script import program_text
 from pytest_torchlens.run.repro.script import stored
 
@@ -77,18 +79,12 @@ class Environment:
 
     def begin(self, trials: Iterable[Trial]) -> None:
         """Send trials; `finish` returns what they compute."""
-        request: dict[str, Any] = {"programs": [(text, dict(cuts)) for text, cuts in trials]}
+        request: dict[str, Any] = {"trials": [(text, dict(cuts)) for text, cuts in trials]}
         if not self._is_sent:
             request["tensors"] = self._tensors
-        buffer = io.BytesIO()
-        torch.save(request, buffer)
         self._is_sent = True
-        stream = cast("IO[bytes]", self._process.stdin)
-        try:
-            stream.write(len(buffer.getvalue()).to_bytes(8, "little") + buffer.getvalue())
-            stream.flush()
-        except OSError:
-            pass  # `finish` finds out
+        with contextlib.suppress(OSError):  # `finish` finds out
+            send(cast("IO[bytes]", self._process.stdin), request)
 
     def finish(self) -> list[Results]:
         """Return the results of the trials that were sent; raises `RunnerError` if one ended the process."""
@@ -199,7 +195,7 @@ class Bench:
             return [one for trial in trials for one in self.run_all([trial], expected)]
         if self.trusted is None:
             trusted = [list(expected or ())] * len(trials)
-        return [_outcome(one, other) for one, other in zip(trusted, got, strict=True)]
+        return [outcome_of(one, other) for one, other in zip(trusted, got, strict=True)]
 
     def suspect_results(self, program: Program, times: int) -> list[list[torch.Tensor]]:
         """Return what the suspect environment computes, several times.
@@ -223,7 +219,8 @@ class Bench:
         return got, others[0] if others else []
 
 
-def _outcome(expected: Results, got: Results) -> Outcome:
+def outcome_of(expected: Results, got: Results) -> Outcome:
+    """Return what two results come to."""
     if isinstance(expected, str) or isinstance(got, str):
         return Outcome(error=expected if isinstance(expected, str) else str(got))
     pairs = [(gap_between(one, other), place) for place, (one, other) in enumerate(zip(expected, got, strict=False))]
