@@ -130,13 +130,13 @@ class _Reproducing:
             )
         found = self._search.shortest()
         assert found.outcome.gap is not None  # noqa: S101 - it raises otherwise
-        program = found.program.with_result(found.outcome.place)
-        self._first_size = program.size
+        whole = found.program.with_result(found.outcome.place), replace(found.outcome, place=0)
+        self._first_size = found.program.size
         if self._bench.trusted is None:
-            return program, replace(found.outcome, place=0)
-        program = shrink(program, self._bench, found.outcome.gap)
+            return whole
+        program = shrink(whole[0], self._bench, found.outcome.gap)
         outcome = self._bench.run(program)
-        return (program, outcome) if outcome.gap is not None else (found.program, found.outcome)
+        return whole if outcome.gap is None else (program, outcome)
 
     def _repeated(self) -> tuple[Program, Outcome] | None:
         """Return a program that gives other values each time; None if it gives the same where another may differ."""
@@ -204,7 +204,8 @@ def _folder_name(accused: Accused) -> str:
 
 def _short(line: str) -> str:
     """Return a line's place without what is only on this machine."""
-    return line.rpartition("site-packages/")[2].removeprefix(f"{Path.cwd()}/")
+    posix = line.replace("\\", "/")
+    return posix.rpartition("site-packages/")[2].removeprefix(f"{Path.cwd().as_posix()}/")
 
 
 def _named(version: str) -> str:

@@ -57,7 +57,7 @@ def main() -> None:
         request = torch.load(io.BytesIO(requests.read(size)), weights_only=True)
         tensors = request.get("tensors", tensors)
         parts = ({name: cut(one, cuts.get(name, ())) for name, one in tensors.items()} for _, cuts in request["trials"])
-        send(answers, [run(text, part) for (text, _), part in zip(request["trials"], parts)])  # noqa: B905 - Python 3.9
+        send(answers, [run(text, part) for (text, _), part in zip(request["trials"], parts, strict=True)])
 
 
 def send(stream: IO[bytes], message: object) -> None:

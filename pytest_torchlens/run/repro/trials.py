@@ -234,8 +234,11 @@ def outcome_of(expected: Results, got: Results) -> Outcome:
 def runs(executable: str, script: Path) -> tuple[int, str]:
     """Run a script with nothing but an interpreter's own packages; return its exit status and its last line."""
     command = [executable, "-I", script.name]
-    done = subprocess.run(  # noqa: S603
-        command, cwd=script.parent, capture_output=True, text=True, timeout=_SECONDS, check=False
-    )
+    try:
+        done = subprocess.run(  # noqa: S603
+            command, cwd=script.parent, capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return -1, f"it did not end within {_SECONDS} s"
     lines = (done.stdout.strip() or done.stderr.strip()).splitlines() or [""]
     return done.returncode, lines[-1]
