@@ -210,7 +210,7 @@ class Pass:
         return None
 
     def _by_verdict(self) -> Accused | None:
-        failure = self._verdict.first_failure if self._verdict else None
+        failure = self._verdict.first_failure if self._verdict is not None else None
         numbers = {node.label: node.number for node in self.history.nodes if node.call is not None}
         if failure is None or failure.operation not in numbers:
             return None
