@@ -22,6 +22,7 @@ from pytest_torchlens.cli import matrix_command
 from pytest_torchlens.cli import merge_baseline_command
 from pytest_torchlens.cli import merge_command
 from pytest_torchlens.cli import report_command
+from pytest_torchlens.cli import repro_command
 from pytest_torchlens.cli import zoo_commands
 from pytest_torchlens.cli.bisect import command as bisect_command
 from pytest_torchlens.cli.errors import INCOMPLETE
@@ -35,6 +36,7 @@ COMMANDS = (
     baseline_commands,
     merge_baseline_command,
     log_command,
+    repro_command,
     matrix_command,
     bisect_command,
     zoo_commands,

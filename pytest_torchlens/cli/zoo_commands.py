@@ -106,6 +106,24 @@ def _load(name: str) -> Zoo:
         raise CommandError(str(error)) from None
 
 
+def find_case(text: str) -> ModelCase:
+    """Return the model that ``zoo:name`` or ``zoo.yaml::name`` names.
+
+    Raises
+    ------
+    CommandError
+        If there is no such model, or the text names several.
+    """
+    zoo_name, colon, name = text.partition("::" if "::" in text else ":")
+    if not colon or not name:
+        raise CommandError(f"expected a model such as torchvision:resnet18 or zoo.yaml::name, got {text!r}")
+    zoo = _load(zoo_name)
+    names = _select(zoo, name)
+    if len(names) > 1:
+        raise CommandError(f"{text!r} names {len(names)} models ({', '.join(names[:3])}, …): name one")
+    return zoo.case(names[0])
+
+
 def _select(zoo: Zoo, glob: str) -> list[str]:
     from pytest_torchlens.zoo import ZooError
 

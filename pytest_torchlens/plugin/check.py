@@ -30,8 +30,15 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from pytest_torchlens.baseline.snapshot import Snapshot
     from pytest_torchlens.records import Comparison
     from pytest_torchlens.records import Environment
+
+    Compared = Callable[[str, ModelHistory, Snapshot, Comparison], None]
+
+
+listeners: list[Compared] = []
+"""Called with key, history, snapshot and comparison after each comparison (``pytest-lens repro`` adds one)."""
 
 
 class Check:
@@ -65,6 +72,8 @@ class Check:
             found = apply_compare_hook(compared, key, self._item.config)
         except (ValueError, ReferenceError, HookError, UnwritableError) as error:
             pytest.fail(f"lens_check: {error}", pytrace=False)
+        for listener in listeners:
+            listener(key, history, snapshot, found)
         text = comparison_text(found, key, key, command_options(self._item.config))
         self._item.add_report_section("call", "lens", text)
         if found.fails:

@@ -136,7 +136,7 @@ def test_what_cannot_be_read_is_named(tmp_path, capsys, content, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["reprot", "x"], "expected a command, got 'reprot' (did you mean 'report'?)"),
+        (["reprot", "x"], "expected a command, got 'reprot' (did you mean 'repro' or 'report'?)"),
         (["zoo", "lst"], "expected a command, got 'lst' (did you mean 'list'?)"),
         (["zoo", "quux"], "invalid choice: 'quux'"),
         ([], "the following arguments are required: COMMAND"),

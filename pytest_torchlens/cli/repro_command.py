@@ -1,0 +1,100 @@
+"""``pytest-lens repro``: writes a file of torch alone that shows what a model computes wrongly here."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+from typing import Any
+
+from pytest_torchlens.baseline.store import Store
+from pytest_torchlens.cli.errors import INCOMPLETE
+from pytest_torchlens.cli.errors import CommandError
+from pytest_torchlens.cli.zoo_commands import find_case
+
+if TYPE_CHECKING:
+    from pytest_torchlens.run import OtherPython
+
+_DESCRIPTION = (
+    "Writes a folder with one Python file that needs torch alone: the operation that computes other values than it "
+    "should (or the shortest run of operations that shows it), on its own inputs, as small as the fault allows, with "
+    "what is expected. The file ends with 0 where the result is as expected and with 1 where it is not; it is run in "
+    "both environments. Run the command in the environment in which the fault shows. Ends with 0 if the reproduction "
+    "is confirmed, with 1 if it is not or there is nothing to reproduce."
+)
+
+
+def add(commands: argparse._SubParsersAction[Any]) -> None:
+    """Declare the command."""
+    parser = commands.add_parser("repro", help="write a file that reproduces a fault", description=_DESCRIPTION)
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="torchvision:resnet18, zoo.yaml::name, or a test with lens_check: test_a.py::test_it",
+    )
+    parser.add_argument(
+        "operation",
+        metavar="OPERATION",
+        nargs="?",
+        default="",
+        help="as a comparison names it (layer1.0.conv1/conv2d), or a label (default: the first that differs)",
+    )
+    parser.add_argument(
+        "--against",
+        metavar="PYTHON",
+        help="the interpreter of an environment in which the result is right (default: the activations of the stored "
+        "baseline, where --lens-keep=activations has kept them)",
+    )
+    parser.add_argument("--out", metavar="DIR", type=Path, help="folder to write (default: repro-MODEL-OPERATION)")
+    parser.add_argument("--root", metavar="DIR", type=Path, default=Path(), help="the project (default: this folder)")
+    parser.add_argument("--dir", metavar="DIR", type=Path, help="its baselines (default: lens_baselines in it)")
+    parser.add_argument("--baseline", metavar="NAME", default="", help="the set of this name")
+    parser.set_defaults(run_command=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Find, write and confirm the reproduction."""
+    case = None if _is_test(options.model) else find_case(options.model)
+    from pytest_torchlens.run.repro.accused import NothingToReproduceError
+    from pytest_torchlens.run.repro.accused import ReproError
+    from pytest_torchlens.run.repro.failed_check import reproduce_check
+    from pytest_torchlens.run.repro.folder import FolderError
+    from pytest_torchlens.run.repro.folder import check_is_ours
+    from pytest_torchlens.run.repro.reproduce import reproduce
+
+    other = _other(options.against)
+    try:
+        if options.out is not None:
+            check_is_ours(options.out)
+        if case is None:
+            found = reproduce_check(options.model, options.operation, other, options.out, _options_of_pytest(options))
+        else:
+            store = Store.of(options.root, options.dir, options.baseline)
+            found = reproduce(case, options.operation, other, store, options.out)
+    except NothingToReproduceError as nothing:
+        print(nothing)
+        return INCOMPLETE
+    except (ReproError, FolderError) as error:
+        raise CommandError(str(error)) from None
+    print("\n".join(found.lines))
+    return 0 if found.confirmed else INCOMPLETE
+
+
+def _is_test(name: str) -> bool:
+    return name.partition("::")[0].endswith(".py")
+
+
+def _options_of_pytest(options: argparse.Namespace) -> list[str]:
+    given = [f"--lens-baseline={options.baseline}"] if options.baseline else []
+    given += ["-o", f"lens_baseline_dir={options.dir}"] if options.dir else []
+    return given + ([f"--rootdir={options.root}"] if options.root != Path() else [])
+
+
+def _other(name: str | None) -> OtherPython | None:
+    from pytest_torchlens.run import OtherPython
+    from pytest_torchlens.run import OtherPythonError
+
+    try:
+        return OtherPython.find(name, Path.cwd()) if name else None
+    except OtherPythonError as error:
+        raise CommandError(f"--against: {error}") from None

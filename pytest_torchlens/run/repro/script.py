@@ -1,0 +1,226 @@
+"""Makes the files of a reproduction: ``repro.py``, which needs torch alone, and ``tensors.safetensors`` beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from pytest_torchlens.run.repro.gap import Form
+from pytest_torchlens.run.repro.gap import Gap
+from pytest_torchlens.run.repro.program import Program
+from pytest_torchlens.run.repro.statements import WIDTH
+
+SCRIPT, TENSORS = "repro.py", "tensors.safetensors"
+_EXPECTED = "expected"
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.bool: "BOOL",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.uint16: "U16",
+    torch.uint32: "U32",
+    torch.uint64: "U64",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+}
+
+
+# -- the function ------------------------------------------------------------------------------------------------------
+
+
+def program_text(program: Program) -> str:
+    """Return the imports, the settings and the function ``compute`` of a program: all that a trial runs."""
+    *first, last = program.statements
+    returns = program.results == (last.target,)
+    body = [*_layouts(program), *(line for statement in first for line in statement.lines())]
+    body += last.lines(returns=returns) + ([] if returns else [f"return {', '.join(program.results)}"])
+    head = [*_settings(program.settings), "", "", *_decorators(program.settings)]
+    names = ", ".join(program.inputs)
+    signature = [f"def compute({names}):"] if len(names) <= WIDTH else ["def compute(", f"    {names}", "):"]
+    function = [*signature, *(f"    {line}" for line in body)]
+    return "\n".join(["import torch", "", *head, *function, ""])
+
+
+def _settings(words: Mapping[str, str]) -> Iterator[str]:
+    """Yield the lines that make the settings of the process what they were, where that is not the default."""
+    for name, (default, line) in _SETTINGS.items():
+        word = words.get(name, "unknown")
+        if word not in (default, "unknown"):
+            yield line.format(word, on=word == "on")
+
+
+_SETTINGS = {
+    "threads": ("", "torch.set_num_threads({})"),
+    "default dtype": ("float32", "torch.set_default_dtype(torch.{})"),
+    "default device": ("cpu", 'torch.set_default_device("{}")'),
+    "deterministic algorithms": ("off", "torch.use_deterministic_algorithms({on})"),
+    "float32 matmul precision": ("highest", 'torch.set_float32_matmul_precision("{}")'),
+    "attention by math": ("on", "torch.backends.cuda.enable_math_sdp({on})"),
+    "attention by flash": ("on", "torch.backends.cuda.enable_flash_sdp({on})"),
+    "attention by memory efficient kernel": ("on", "torch.backends.cuda.enable_mem_efficient_sdp({on})"),
+    "oneDNN": ("on", "torch.backends.mkldnn.set_flags({on})"),
+    "cuDNN": ("on", "torch.backends.cudnn.enabled = {on}"),
+    "cuDNN benchmark": ("off", "torch.backends.cudnn.benchmark = {on}"),
+    "cuDNN deterministic": ("off", "torch.backends.cudnn.deterministic = {on}"),
+    "cuDNN TF32": ("on", "torch.backends.cudnn.allow_tf32 = {on}"),
+}
+
+
+def _decorators(words: Mapping[str, str]) -> Iterator[str]:
+    casts = words.get("autocast", "off")
+    for cast in casts.split(", ") if casts != "off" else ():
+        kind, _, dtype = cast.partition(" ")
+        yield f'@torch.autocast("{kind}", dtype=torch.{dtype})'
+    if words.get("inference mode") == "on":
+        yield "@torch.inference_mode()"
+    elif words.get("gradients") == "off":
+        yield "@torch.no_grad()"
+
+
+def _layouts(program: Program) -> Iterator[str]:
+    """Yield the lines that give inputs what the file does not hold: strides, a device, gradients."""
+    for name, tensor in program.inputs.items():
+        if tensor.is_complex():
+            yield f"{name} = torch.view_as_complex({name})"
+        if tensor.numel() == 0:
+            yield f"{name} = torch.empty({tuple(tensor.shape)}, dtype={tensor.dtype})"
+        one = _unexpanded(tensor)
+        if one.dim() == _IMAGE and not one.is_contiguous() and one.is_contiguous(memory_format=torch.channels_last):
+            yield f"{name} = {name}.to(memory_format=torch.channels_last)"
+        elif not one.is_contiguous() and not _overlaps(one):
+            memory = f"torch.empty_strided({tuple(one.shape)}, {one.stride()}, dtype={name}.dtype)"
+            yield f"{name} = {memory}.copy_({name})"
+        if one.shape != tensor.shape:
+            yield f"{name} = {name}.expand({tuple(tensor.shape)})"
+        if tensor.device.type != "cpu":
+            yield f'{name} = {name}.to("{tensor.device}")'
+        if name in program.leaves and program.settings.get("gradients") != "off":
+            yield f"{name}.requires_grad_()"
+
+
+_IMAGE = 4
+
+
+def stored(tensor: torch.Tensor) -> torch.Tensor:
+    """Return an input as the file has it: contiguous, real, on the CPU, one element where all share memory."""
+    plain = _unexpanded(tensor).resolve_conj().resolve_neg()
+    return (torch.view_as_real(plain) if plain.is_complex() else plain).cpu().contiguous()
+
+
+def _unexpanded(tensor: torch.Tensor) -> torch.Tensor:
+    for dim in range(tensor.dim()):
+        if is_expanded(tensor, dim):
+            tensor = tensor.narrow(dim, 0, 1)
+    return tensor
+
+
+def is_expanded(tensor: torch.Tensor, dim: int) -> bool:
+    """Return whether the elements along a dimension are one in memory."""
+    return tensor.stride(dim) == 0 and tensor.shape[dim] > 1
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    """Return whether some elements share memory, as those of `Tensor.unfold` do; the copy is then contiguous."""
+    reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return reach < tensor.numel()
+
+
+# -- the whole file ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Story:
+    """What the head of the file says.
+
+    Attributes
+    ----------
+    title
+        What is wrong, in one line.
+    environments
+        What each environment is, and what it computed.
+    origin
+        Where the operation comes from: the model, the operation, the line.
+    """
+
+    title: str
+    environments: tuple[str, ...]
+    origin: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The docstring's text."""
+        environments = "\n".join(self.environments)
+        return f"{self.title}\n\n{environments}\n\n{chr(10).join(self.origin)}"
+
+
+def script_text(program: Program, expected: torch.Tensor | None, gap: Gap, story: Story) -> str:
+    """Return the whole file."""
+    used = {tensor.dtype for tensor in tensors_of(program, expected, gap).values()}
+    names = {dtype: name for dtype, name in _DTYPES.items() if dtype in used}
+    dtypes = ", ".join(f'"{name}": {dtype}' for dtype, name in names.items())
+    imports = "import json\nimport math\nimport sys\nfrom pathlib import Path\n"
+    settings, _, function = program_text(program).removeprefix("import torch\n").strip("\n").rpartition("\n\n\n")
+    constants = [settings, f"DTYPES = {{{dtypes}}}", *([f"LIMIT = {gap.limit!r}"] if gap.form is Form.VALUES else [])]
+    head = f'"""{story.text}\n"""\n\n{imports}\nimport torch\n'
+    main = _main({Form.VALUES: _VALUES, Form.FORM: _FORM, Form.REPEATS: _REPEATS}[gap.form], expected)
+    return f"{head}\n{chr(10).join(filter(None, constants))}\n{_LOAD}\n\n{function}\n\n\n{main}"
+
+
+_LOAD = '''
+
+def load(path):
+    """Read a safetensors file: the length of the header, the header, the bytes of the tensors."""
+    data = bytearray(path.read_bytes())
+    start = 8 + int.from_bytes(data[:8], "little")
+    for name, one in json.loads(data[8:start]).items():
+        place = {"count": math.prod(one["shape"]), "offset": start + one["data_offsets"][0]}
+        yield name, torch.frombuffer(data, dtype=DTYPES[one["dtype"]], **place).clone().view(one["shape"])
+'''
+_TENSORS = f'dict(load(Path(__file__).with_name("{TENSORS}")))'
+_VALUES = f"""if __name__ == "__main__":
+    tensors = {_TENSORS}
+    expected = WIDE(tensors.pop("expected"))
+    got = compute(**tensors).cpu().to(expected.dtype)
+    wrong = ~torch.isclose(got, expected, rtol=0, atol=LIMIT, equal_nan=True)
+    largest = (got - expected)[wrong].abs().max() if wrong.any() else 0.0
+    found = f"{{wrong.sum()}} of {{wrong.numel()}} values differ from the expected by more than {{LIMIT}}"
+    print(f"torch {{torch.__version__}}: {{found}}, at most by {{largest:.2g}}")
+    sys.exit(int(wrong.any()))
+"""
+_FORM = f"""if __name__ == "__main__":
+    got = compute(**{_TENSORS})
+    got = (tuple(got.shape), got.dtype, got.stride())
+    expected = EXPECTED
+    print(f"torch {{torch.__version__}}: {{got}}, expected {{expected}}")
+    sys.exit(int(got != expected))
+"""
+_REPEATS = f"""if __name__ == "__main__":
+    first, *others = (compute(**{_TENSORS}) for _ in range(20))
+    wrong = sum(not torch.allclose(one, first, rtol=0, atol=0, equal_nan=True) for one in others)
+    print(f"torch {{torch.__version__}}: {{wrong}} of {{len(others)}} runs give other values than the first")
+    sys.exit(int(wrong > 0))
+"""
+
+
+def _main(text: str, expected: torch.Tensor | None) -> str:
+    if expected is None:
+        return text
+    form = f"({tuple(expected.shape)}, {expected.dtype}, {expected.stride()})"
+    wide = "torch.view_as_complex({}).to(torch.complex128)" if expected.is_complex() else "{}.double()"
+    popped = 'tensors.pop("expected")'
+    return text.replace(f"WIDE({popped})", wide.format(popped)).replace("EXPECTED", form)
+
+
+def tensors_of(program: Program, expected: torch.Tensor | None, gap: Gap) -> dict[str, torch.Tensor]:
+    """Return the tensors of the file."""
+    tensors = {name: stored(tensor) for name, tensor in program.inputs.items() if tensor.numel()}
+    return tensors if expected is None or gap.form is not Form.VALUES else {**tensors, _EXPECTED: stored(expected)}
