@@ -6,6 +6,7 @@ appear in the result of a concatenation, where one run for each argument would b
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -26,6 +27,8 @@ from pytest_torchlens.capture.values import shape_of
 from pytest_torchlens.capture.wrappers import is_wrapper
 from pytest_torchlens.replay import Player
 from pytest_torchlens.replay.player import Arguments
+from pytest_torchlens.validate.bounded import BoundedRun
+from pytest_torchlens.validate.bounded import EndlessError
 from pytest_torchlens.validate.containers import ObjectGraph
 from pytest_torchlens.validate.noise import is_dense
 
@@ -64,8 +67,20 @@ class Trial:
         self.tensors = tensors
         self._player = player
         self._also_written = _only_written(call)
-        self.reference = self.outcome({}) if reference is None else reference
+        self._usual: int | None = None
+        """Number of operations inside an opaque call, if it can be bounded: others cannot run on without an end."""
+        self.reference = self._bounded_reference() if call.info.opaque else None
         """The outcome for the unchanged arguments; None if the call raises."""
+        if self.reference is None:
+            self.reference = self.outcome({}) if reference is None else reference
+
+    def _bounded_reference(self) -> Outcome | None:
+        """Return the outcome under a mode that counts operations; None if the call raises under it."""
+        counter = BoundedRun()
+        with counter:
+            outcome = self.outcome({})
+        self._usual = None if outcome is None else counter.count
+        return outcome
 
     def with_call(self, call: Call, tensors: list[torch.Tensor] | None = None) -> Trial:
         """Return a trial of another call, with the same tensors unless others are given."""
@@ -112,8 +127,9 @@ class Trial:
         module = self.call.info.func.module() if isinstance(self.call.info.func, OpaqueModule) else None
         contents = ObjectGraph({"attribute": module}) if module is not None else None
         try:
-            returned = self._player.run(self.call, self._player.arguments(self.call, swap))
-        except Exception:  # noqa: BLE001 - a function may raise anything for values that it rejects
+            with contextlib.nullcontext() if self._usual is None else BoundedRun(self._usual):
+                returned = self._player.run(self.call, self._player.arguments(self.call, swap))
+        except (Exception, EndlessError):  # noqa: BLE001 - a function may raise anything for values that it rejects
             return None
         finally:
             if contents is not None:

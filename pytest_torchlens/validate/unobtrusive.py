@@ -88,3 +88,13 @@ def _no_function_modes() -> Iterator[None]:
             _pop_function_mode()  # type: ignore[no-untyped-call]
         for mode in modes:
             _push_function_mode(mode)  # type: ignore[no-untyped-call]
+
+
+def check_no_transform_runs(model: torch.nn.Module) -> None:
+    """Raise RuntimeError inside a transform of `torch.func`: tensors there cannot be looked at."""
+    running = torch._C._functorch.get_interpreter_stack() or []
+    if any(one.key() != torch._C._functorch.TransformType.Functionalize for one in running):
+        raise RuntimeError(
+            f"{type(model).__name__} cannot be validated inside torch.func.grad, vmap or another transform: its values "
+            "cannot be read or changed there. Validate it outside, on a plain tensor."
+        )

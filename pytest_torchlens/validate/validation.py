@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextvars
 import dataclasses
+import functools
 import threading
 import time
 from collections.abc import Callable
@@ -38,6 +39,8 @@ from pytest_torchlens.records import Unproven
 from pytest_torchlens.records import Verdict
 from pytest_torchlens.records import close
 from pytest_torchlens.replay.calls import Listener
+from pytest_torchlens.validate.bounded import EndlessError
+from pytest_torchlens.validate.bounded import bound_escapes
 from pytest_torchlens.validate.completeness import check_completeness
 from pytest_torchlens.validate.hidden_reads import hidden_reads
 from pytest_torchlens.validate.hidden_reads import runs_foreign_operators
@@ -63,11 +66,13 @@ from pytest_torchlens.validate.several_looks import is_worse
 from pytest_torchlens.validate.several_looks import settled
 from pytest_torchlens.validate.several_looks import worse
 from pytest_torchlens.validate.state import ModelState
+from pytest_torchlens.validate.unobtrusive import check_no_transform_runs
 from pytest_torchlens.validate.unobtrusive import modes_disabled
 from pytest_torchlens.validate.unobtrusive import warnings_ignored
 from pytest_torchlens.validate.unproven import find_unproven
 
 _T = TypeVar("_T")
+_OnStart = Callable[[Recording], None]
 Listen = Callable[[ModelHistory], Listener]
 PARTS = ("observer", "replay", "perturbation", "invariants", "completeness")
 
@@ -126,7 +131,7 @@ def validate(  # noqa: PLR0913 - what to run, and how to check it, each by name
         Whatever the model raises.
     """
     chosen = check_parts(parts)
-    _check_no_transform_runs(model)
+    check_no_transform_runs(model)
     start = time.perf_counter()
     run = _Run(model, args, {} if kwargs is None else kwargs, seed, exhaust, listen)
     try:
@@ -201,15 +206,6 @@ def _status(parts: list[PartVerdict], unproven: tuple[Unproven, ...]) -> Status:
 def _settings(recording: Recording) -> dict[str, str]:
     rows = recording.ambient.rows
     return ambient.in_words(rows[0] if rows else ambient.current())
-
-
-def _check_no_transform_runs(model: torch.nn.Module) -> None:
-    running = torch._C._functorch.get_interpreter_stack() or []
-    if any(one.key() != torch._C._functorch.TransformType.Functionalize for one in running):
-        raise RuntimeError(
-            f"{type(model).__name__} cannot be validated inside torch.func.grad, vmap or another transform: its values "
-            "cannot be read or changed there. Validate it outside, on a plain tensor."
-        )
 
 
 class _Run:
@@ -414,13 +410,12 @@ class _Run:
         recording.why_unwatched = _COMPILED
         return recording
 
-    def _record_once(self, watch: bool, keep: Keep) -> Recording:
+    def _record_once(self, watch: bool, keep: Keep, on_start: _OnStart = lambda _: None) -> Recording:
         options: dict[str, Any] = {"seed": self.seed, "watch": watch, "keep": keep, "exhaust": self.exhaust}
         recordings: list[Recording] = []  # overwritten tensors are restored even if the model raises
+        options["on_start"] = lambda begun: (recordings.append(begun), on_start(begun))
         try:
-            recording = self._in_own_context(
-                record, self.model, self.args, self.kwargs, thorough=True, on_start=recordings.append, **options
-            )
+            recording = self._in_own_context(record, self.model, self.args, self.kwargs, thorough=True, **options)
         finally:
             for one in recordings:
                 self._state.note(one)
@@ -493,22 +488,23 @@ class _Run:
         with_foreign = runs_foreign_operators(recording)
         if self._single_use or not (with_foreign or may_leave_the_graph(recording)):
             return
-        other, differ = self._record_nudged(self._inputs.values())
+        bound = functools.partial(bound_escapes, usual=len(recording.escapes))
+        other, differ = self._record_nudged(self._inputs.values(), bound)
         if other is None:  # the model may not accept other inputs
-            other, differ = self._record_nudged(())
+            other, differ = self._record_nudged((), bound)
         if other is not None:
             changed = changed_with_inputs(recording, other) if differ else []
             recording.detours += [*changed, *kept_results(recording, other)]
         if with_foreign and differ:
             recording.detours += hidden_reads(recording)
 
-    def _record_nudged(self, inputs: Collection[torch.Tensor]) -> tuple[Recording | None, bool]:
+    def _record_nudged(self, inputs: Collection[torch.Tensor], bound: _OnStart) -> tuple[Recording | None, bool]:
         """Record with other values in `inputs`, and return whether any has; no recording if the model raises."""
         self._restore_once()
         with nudged(inputs) as differ:
             try:
-                return self._record_once(watch=False, keep="none"), differ
-            except Exception:  # noqa: BLE001 - whatever the model raises for these inputs
+                return self._record_once(watch=False, keep="none", on_start=bound), differ
+            except (Exception, EndlessError):  # noqa: BLE001 - whatever the model raises for these inputs
                 return None, differ
 
     def _not_repeating(self, how: str) -> str:
