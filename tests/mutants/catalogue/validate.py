@@ -14,7 +14,7 @@ MUTANTS = (
     Mutant("replay/player.py", "value = by_slot.get(slot, call.outputs[0])", "value = call.outputs[0]"),
     Mutant("replay/player.py", "return value.gradfunc not in", "return value.gradfunc in"),
     Mutant("replay/player.py", "if number != self._ambient:", "if self._ambient < 0:"),
-    Mutant("replay/player.py", "self._fill_memory(number, outputs)", "pass"),
+    Mutant("replay/player.py", "self._fill_memory(number, outputs, kept)", "pass"),
     Mutant("validate/trial.py", "_REPEATS = 3", "_REPEATS = 1"),
     Mutant("validate/trial.py", " & _tags_in_result(trial, places, some[1:] + some[:1])", ""),
     Mutant("validate/trial.py", "_AT_A_TIME = 120", "_AT_A_TIME = 130"),
