@@ -143,12 +143,12 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         if self._tracer.over:  # this thread outlives the pass
             return func(*args, **(kwargs or {}))
-        missed, number, busy, by_compiler = None, len(self._tracer.calls), self._tracer.busy, False
+        missed, number, busy, by_pytorch = None, len(self._tracer.calls), self._tracer.busy, False
         try:
             self._note_hidden_reads(number, (args, kwargs))
             self._count += not busy
-            by_compiler = not busy and _compiler_calls(sys._getframe(1))
-            if not (busy or by_compiler or self._is_harmless(func, args)):
+            by_pytorch = not busy and _pytorch_calls(sys._getframe(1))
+            if not (busy or by_pytorch or self._is_harmless(func, args)):
                 missed = self._missed_operation(_name(func), number)
         except Exception as error:  # noqa: BLE001 - the model's call is still to be made
             self._tracer.on_fault(error)
@@ -163,7 +163,7 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._note_missed(missed, result)
             if not busy and missed is None and _name(func) == _SETS_MEMORY:
                 self.makers.note_given(_name(func), args[0])
-            if not by_compiler:  # what it makes for itself has no maker: a recorded call that reads it is found
+            if not by_pytorch:  # what it makes for itself has no maker: a recorded call that reads it is found
                 self.makers.note(_name(func), number if busy else -1, (*args, *(kwargs or {}).values()), result)
         except Exception as error:  # noqa: BLE001 - the model's call has been made
             self._tracer.on_fault(error)
@@ -296,20 +296,27 @@ def _is_in_backward(frame: FrameType) -> bool:
     return torch._C._current_graph_task_id() != -1 or any(caller.f_code is code for caller in _stack(frame))
 
 
-def _compiler_calls(frame: FrameType) -> bool:
-    """Return whether the compiler runs an operation for itself, as on a copy of an input, and not one of a model's."""
+def _pytorch_calls(frame: FrameType) -> bool:
+    """Return whether PyTorch runs an operation for itself, and not one of a model's.
+
+    The compiler does, as on a copy of an input, and the reducer of gradients, which C++ calls in the first pass after a
+    backward one.
+    """
+    in_module = False
     for caller in _stack(frame):
         name = str(caller.f_globals.get("__name__"))
-        if name.startswith(_COMPILER) and name != _AROUND_HANDLERS:
+        if (name.startswith(_COMPILER) and name != _AROUND_HANDLERS) or (name == _AROUND_REDUCER and not in_module):
             return True
         if name.partition(".")[0] not in ("torch", _PACKAGE):
             break
+        in_module = in_module or name == torch.nn.Module.__module__
     return False
 
 
 _PACKAGE = __name__.partition(".")[0]
 _AROUND_HANDLERS = "torch._dynamo.eval_frame"
 """Module of the frames that PyTorch puts around the handler of each mode, and around compiled functions."""
+_AROUND_REDUCER = "torch.nn.parallel.distributed"
 _COMPILER = ("torch._dynamo.", "torch.export._trace", "torch._export.")
 
 

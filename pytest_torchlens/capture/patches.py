@@ -321,6 +321,13 @@ def _collective(name: str) -> Patch:
     return torch.distributed.ProcessGroup, name, replacement
 
 
+def _broadcast_coalesced(group: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Replace the function by which `DistributedDataParallel` broadcasts buffers, which calls the group past Python."""
+    tracer, call = _idle_tracer() if group.size() == 1 else None, _originals["_broadcast_coalesced"]
+    args = (group, *args)
+    return call(*args, **kwargs) if tracer is None else tracer.call_opaque(call, args, kwargs, "broadcast_coalesced")
+
+
 _finished: weakref.WeakSet[Any] = weakref.WeakSet()
 """The work of recorded collectives on the CPU: to wait for it again may run operations again."""
 
@@ -504,7 +511,8 @@ def _collectives() -> list[Patch]:
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return []
     each = [_collective(name) for name in vars(torch.distributed.ProcessGroup) if _COLLECTIVES.match(name)]
-    return [*each, (torch.distributed.Work, "wait", _wait)]
+    coalesced: Patch = (torch.distributed, "_broadcast_coalesced", _broadcast_coalesced)
+    return [*each, coalesced, (torch.distributed.Work, "wait", _wait)]
 
 
 _COLLECTIVES = re.compile("_?(all_?gather|all_?reduce|all_?to_?all|broadcast|gather|reduce|scatter)")

@@ -244,3 +244,40 @@ def test_work_on_the_cpu_alone_is_waited_for_once(device, waits_again, mesh, mon
     assert mesh is not None
     log_forward_pass(Function(forward), torch.ones(2, device=device))
     assert len(waits) == 1 + waits_again
+
+
+def data_parallel(**options):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    return nn.parallel.DistributedDataParallel(model, **options)
+
+
+@pytest.mark.filterwarnings("ignore:You passed find_unused_parameters")
+@pytest.mark.parametrize("options", [{}, {"static_graph": True, "find_unused_parameters": True}])
+@pytest.mark.parametrize("before", ["nothing", "a backward pass", "a backward pass, then evaluation"])
+@pytest.mark.usefixtures("mesh")
+def test_data_parallel_modules_with_buffers(options, before):
+    """PyTorch broadcasts buffers past Python, and lays out gradients anew in the first pass after a backward one."""
+    model, x = data_parallel(**options), torch.randn(3, 4)
+    if before != "nothing":
+        model(x).sum().backward()
+    if before.endswith("evaluation"):
+        model.eval()
+    assert validate(model, (x,)).verdict.status is Status.PASSED
+
+
+class Unseen(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x):
+        with torch._C.DisableTorchFunction():
+            return self.fc(x) + 1
+
+
+@pytest.mark.usefixtures("mesh")
+def test_what_a_data_parallel_module_computes_unseen_is_missed():
+    verdict = validate(nn.parallel.DistributedDataParallel(Unseen()), (torch.randn(3, 4),)).verdict
+    assert verdict.status is Status.FAILED
+    assert "no recorded operation did it" in verdict.words

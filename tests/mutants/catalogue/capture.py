@@ -110,8 +110,8 @@ MUTANTS = (
     Mutant("capture/record.py", "if id(tensor) not in registered.tensors:", "if True:"),
     Mutant(
         "capture/dispatch_watch.py",
-        "by_compiler or self._is_harmless(func, args)):",
-        "by_compiler or not self._is_harmless(func, args)):",
+        "by_pytorch or self._is_harmless(func, args)):",
+        "by_pytorch or not self._is_harmless(func, args)):",
     ),
     Mutant(
         "capture/dispatch_watch.py",
