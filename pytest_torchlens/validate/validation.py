@@ -413,7 +413,12 @@ class _Run:
     def _record_once(self, watch: bool, keep: Keep, on_start: _OnStart = lambda _: None) -> Recording:
         options: dict[str, Any] = {"seed": self.seed, "watch": watch, "keep": keep, "exhaust": self.exhaust}
         recordings: list[Recording] = []  # overwritten tensors are restored even if the model raises
-        options["on_start"] = lambda begun: (recordings.append(begun), on_start(begun))
+
+        def note(begun: Recording) -> None:
+            recordings.append(begun)
+            on_start(begun)
+
+        options["on_start"] = note
         try:
             recording = self._in_own_context(record, self.model, self.args, self.kwargs, thorough=True, **options)
         finally:
