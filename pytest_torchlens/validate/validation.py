@@ -411,16 +411,15 @@ class _Run:
         return recording
 
     def _record_once(self, watch: bool, keep: Keep, on_start: _OnStart = lambda _: None) -> Recording:
-        options: dict[str, Any] = {"seed": self.seed, "watch": watch, "keep": keep, "exhaust": self.exhaust}
         recordings: list[Recording] = []  # overwritten tensors are restored even if the model raises
 
         def note(begun: Recording) -> None:
             recordings.append(begun)
             on_start(begun)
 
-        options["on_start"] = note
+        options = {"watch": watch, "keep": keep, "exhaust": self.exhaust, "seed": self.seed, "thorough": True}
         try:
-            recording = self._in_own_context(record, self.model, self.args, self.kwargs, thorough=True, **options)
+            recording = self._in_own_context(record, self.model, self.args, self.kwargs, on_start=note, **options)
         finally:
             for one in recordings:
                 self._state.note(one)
