@@ -26,6 +26,7 @@ from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import ambient
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture import fingerprint
+from pytest_torchlens.capture.functions import is_of_torch
 from pytest_torchlens.capture.leaves import ATOMS
 from pytest_torchlens.capture.leaves import UnpackedObject
 from pytest_torchlens.capture.leaves import substitute
@@ -254,7 +255,7 @@ class Player:
 
 def _elements_kept(call: Call, arguments: Arguments) -> int:
     """Return how many elements in memory a call that resizes its argument keeps; 0 for other calls."""
-    if call.info.layer_type not in ("resize", "resize_as"):
+    if call.info.layer_type not in ("resize", "resize_as") or not (call.writes and is_of_torch(call.info.func)):
         return 0
     tensor = tensors(arguments)[0]
     if tensor.layout is not torch.strided or storage_key(tensor) <= 0:

@@ -24,6 +24,8 @@ def aside_by_impl(x):
     return x * 2 + ASIDE["y"]
 
 
+LIBRARY.define("resize(int size) -> Tensor")
+LIBRARY.impl("resize", lambda size: torch.arange(size * 1.0), "CompositeExplicitAutograd")
 LIBRARY.define("impl(Tensor x) -> Tensor")
 LIBRARY.impl("impl", aside_by_impl, "CPU")
 
@@ -81,6 +83,12 @@ def test_a_tensor_put_aside_is_found(operator):
 @torch.no_grad()
 def test_other_operators_are_believed(operator, training):
     assert validate(Model(operator).train(training), (X,)).verdict.status is Status.PASSED
+
+
+@torch.no_grad()
+def test_one_may_have_the_name_of_another_of_pytorch():
+    model = Model(lambda y: y + torch.ops.lens_hidden_reads.resize(3)).eval()
+    assert validate(model, (X,)).verdict.status is Status.PASSED
 
 
 @torch.no_grad()
