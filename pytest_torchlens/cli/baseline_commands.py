@@ -69,6 +69,8 @@ def _command(
 
 
 def _run(run: Callable[[argparse.Namespace, Store], int], options: argparse.Namespace) -> int:
+    if not options.root.is_dir():
+        raise CommandError(f"--root: expected a folder, {str(options.root)!r} is none")
     try:
         return run(options, Store.of(options.root, options.dir, options.baseline))
     except (BaselineError, ConditionError) as error:
@@ -78,6 +80,10 @@ def _run(run: Callable[[argparse.Namespace, Store], int], options: argparse.Name
 def _ls(options: argparse.Namespace, store: Store) -> int:
     globs = options.globs if isinstance(options.globs, list) else [options.globs or "*"]
     stored, waiting = set(_matching_keys(store.models, globs)), set(_matching_keys(store.waiting, globs))
+    if globs != ["*"] and not stored | waiting:
+        raise CommandError(
+            f"no baseline matches {' '.join(globs)!r} in {store.folder}: {_nearest_key(globs[0], store)}"
+        )
     for key in sorted(stored | waiting):
         kind = "changed" if key in stored else "new"
         print(f"{key}  {kind}, waits to be accepted" if key in waiting else key)
@@ -87,6 +93,8 @@ def _ls(options: argparse.Namespace, store: Store) -> int:
 
 def _show(options: argparse.Namespace, store: Store) -> int:
     snapshot = _one(options.model, store)
+    if options.model in store.waiting() and options.model not in store.models():
+        print(f"{options.model} has no baseline yet: this is the result that waits to be accepted")
     print(f"{snapshot.model}: {', '.join(f'{size:,} {name}' for name, size in snapshot.totals.items())}")
     for name, block in snapshot.measured.items():
         environment = block.environment
@@ -102,6 +110,10 @@ def _diff(options: argparse.Namespace, store: Store) -> int:
     pairs = _pairs(options, store)
     failed = 0
     for name, before, after in pairs:
+        if before is None and options.second is None:
+            print(f"{name}: new: it has no baseline yet; store this result with: pytest-lens accept {name}")
+            failed += conditions.fails(Change.NEW)
+            continue
         if before is None or after is None:
             print(f"{name}: only in {options.first if before else options.second}")
             failed += after is None or conditions.fails(Change.NEW)
@@ -119,8 +131,10 @@ def _pairs(options: argparse.Namespace, store: Store) -> list[tuple[str, Snapsho
     if options.second is None:
         key = options.first
         if key not in store.waiting():
-            raise CommandError(f"nothing waits to be accepted for {key!r}: {nearest(key, store.waiting())}")
-        return [(key, _one(key, store), read(store.pending_path(key)))]
+            is_known = key in store.models()
+            why = "its last run gave the baseline's values, or it did not run" if is_known else _nearest_key(key, store)
+            raise CommandError(f"nothing waits to be accepted for {key!r}: {why}")
+        return [(key, store.load(key), read(store.pending_path(key)))]
     first, second = Path(options.first), Path(options.second)
     if not (first.is_dir() and second.is_dir()):
         return [(f"{options.first} → {options.second}", _one(options.first, store), _one(options.second, store))]
@@ -138,10 +152,13 @@ def _one(name: str, store: Store) -> Snapshot:
     if found is None and store.pending_path(name).exists():
         return read(store.pending_path(name))
     if found is None:
-        known = store.models()
-        hint = nearest(name, known) if known else "there is none yet"
-        raise CommandError(f"no baseline {name!r} in {store.folder}: {hint}")
+        raise CommandError(f"no baseline {name!r} in {store.folder}: {_nearest_key(name, store)}")
     return found
+
+
+def _nearest_key(name: str, store: Store) -> str:
+    known = sorted({*store.models(), *store.waiting()})
+    return nearest(name, known) if known else "there is none yet"
 
 
 def _accept(options: argparse.Namespace, store: Store) -> int:

@@ -58,6 +58,31 @@ def test_diff_tells_what_waits_from_what_is_stored_and_fails_the_build(store, ca
     assert main(["diff", "zoo/small", "--fail", "regression@conv*"]) == 0
 
 
+def test_a_model_without_a_baseline_is_new_and_never_identical(store, capsys):
+    assert main(["diff", "zoo/other"]) == 0
+    assert capsys.readouterr().out == (
+        "zoo/other: new: it has no baseline yet; store this result with: pytest-lens accept zoo/other\n"
+    )
+    assert main(["diff", "zoo/other", "--fail", "new"]) == 1
+    assert main(["show", "zoo/other"]) == 0
+    assert "zoo/other has no baseline yet: this is the result that waits" in capsys.readouterr().out
+
+
+def test_diff_says_why_nothing_waits(store, capsys):
+    store.forget("zoo/small")
+    assert main(["diff", "zoo/small"]) == 2
+    assert "'zoo/small': its last run gave the baseline's values, or it did not run" in capsys.readouterr().err
+    assert main(["diff", "zoo/smal"]) == 2
+    assert "'zoo/smal': did you mean 'zoo/small'?" in capsys.readouterr().err
+
+
+def test_ls_refuses_what_is_not_there(store, capsys):
+    assert main(["ls", "zoo/smal"]) == 2
+    assert "did you mean 'zoo/small'?" in capsys.readouterr().err
+    assert main(["ls", "--root", "nowhere"]) == 2
+    assert "--root: expected a folder, 'nowhere' is none" in capsys.readouterr().err
+
+
 def test_diff_of_what_waits_compares_the_times_of_this_machine(store, capsys):
     for seconds in (0.25, 0.5):
         store.note_time("zoo/small", "this", seconds)
