@@ -285,14 +285,14 @@ class AutotracePlugin:
         if self._settings_by_test[item.nodeid].mode == "fail":
             report.outcome, report.longrepr = "failed", failure
         else:
-            _warn(item, failure)
+            warn(item, failure)
 
 
 class LensWarning(UserWarning):
-    """The recorded graph of a model that a test called does not compute what the model does."""
+    """The recorded graph of a model that a test called is wrong, or ``lens_check`` had nothing to compare with."""
 
 
-def _warn(item: pytest.Item, text: str) -> None:
+def warn(item: pytest.Item, text: str) -> None:
     """Add a warning to pytest's summary, past Python's filters, which could turn it into an error."""
     import warnings
 

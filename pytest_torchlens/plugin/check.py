@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING
@@ -13,11 +14,13 @@ import pytest
 from pytest_torchlens.baseline.store import key_of
 from pytest_torchlens.baseline.wording import comparison_text
 from pytest_torchlens.history import ModelHistory
+from pytest_torchlens.plugin.autotrace import warn
 from pytest_torchlens.plugin.hooks import HookError
 from pytest_torchlens.plugin.hooks import apply_compare_hook
 from pytest_torchlens.plugin.marker import conditions
 from pytest_torchlens.plugin.settings import command_options
 from pytest_torchlens.plugin.settings import policy_of
+from pytest_torchlens.records import Change
 from pytest_torchlens.records.files import UnwritableError
 from pytest_torchlens.run import find_environment
 from pytest_torchlens.run import machine_of
@@ -78,6 +81,9 @@ class Check:
         self._item.add_report_section("call", "lens", text)
         if found.fails:
             pytest.fail(text, pytrace=False)
+        if found.verdict is Change.NEW and not found.stored:
+            accept = f"pytest-lens accept{command_options(self._item.config)} {shlex.quote(key)}"
+            warn(self._item, f"lens_check compared nothing: {key} has no baseline yet; store it with: {accept}")
         return found
 
     def _key(self, name: str) -> str:

@@ -31,7 +31,11 @@ def find_zoo_file(name: str, folders: Collection[Path], registered: Collection[P
     for path in _all_zoo_files(folders, registered):
         if path.stem == name:
             return path
-    raise ZooError(f"unknown zoo {name!r}: {nearest(name, zoo_names(folders, registered))}")
+    hint = nearest(name, zoo_names(folders, registered))
+    if not hint.startswith("did you mean"):
+        searched = ", ".join(f"{folder.name}/" for folder in folders)
+        hint += f"; your own are found in {searched} (ini key lens_zoo_paths), or run by file: pytest DIR/{name}.yaml"
+    raise ZooError(f"unknown zoo {name!r}: {hint}")
 
 
 def zoo_names(folders: Collection[Path], registered: Collection[Path] = ()) -> set[str]:
