@@ -1,8 +1,8 @@
 """Runs the shell steps of an action, of a GitHub workflow's job or of a GitLab job as they stand in their file.
 
-    python .ci/steps.py action.yml --workspace DIR --set inputs.arguments='--lens-validate'
-    python .ci/steps.py docs/ci.md:versions.yml --job matrix --workspace DIR
-    python .ci/steps.py docs/ci.md:.gitlab-ci.yml --job models --workspace DIR --env TORCH=2.14.1
+    python .ci/steps.py action.yml --workspace DIR --temp TEMP --set inputs.arguments='--lens-validate'
+    python .ci/steps.py docs/ci.md:versions.yml --job matrix --workspace DIR --temp TEMP
+    python .ci/steps.py docs/ci.md:.gitlab-ci.yml --job models --workspace DIR --temp TEMP --env TORCH=2.14.1
 
 The runner's variables (`GITHUB_OUTPUT`, `GITHUB_STEP_SUMMARY`, `RUNNER_TEMP`, `CI_PROJECT_DIR` …) are set; what a step
 writes to `GITHUB_OUTPUT` is an output for later ones. Steps that use another action are skipped. Ends with the exit

@@ -1,13 +1,15 @@
 """Merges two changed versions of a baseline with the one that both come from; needs no torch.
 
 A baseline is what one pass computed, and two passes are never mixed: operations, weights, answers and outputs are taken
-from one side as a whole, and so are the numbers of each environment, which hold for that pass alone.
+from one side as a whole, and so are the numbers of each environment, which hold for that pass alone. The list of source
+files says where the code of the pass is, so it may change while the pass stays the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import fields
 from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import TypeVar
@@ -16,7 +18,8 @@ from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot_file import to_text
 
 T = TypeVar("T")
-_PASS = ("model", "answers", "output", "calls", "state", "steps")
+_MERGED = ("totals", "measured", "sources")
+_PASS = tuple(field.name for field in fields(Snapshot) if field.name not in _MERGED)
 _OURS, _THEIRS = "<<<<<<< ours", ">>>>>>> theirs"
 
 
@@ -30,16 +33,27 @@ class Merged:
         The two sides, each with all that could be merged; equal without conflicts.
     conflicts
         What both sides changed, in words.
+
+    Raises
+    ------
+    ValueError
+        If the sides differ and no conflict says so.
     """
 
     ours: Snapshot
     theirs: Snapshot
     conflicts: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Refuse to drop what only one side has."""
+        if not self.conflicts and self.ours != self.theirs:
+            raise ValueError("expected a conflict for two sides that differ")
+
     @property
     def text(self) -> str:
-        """The file: what conflicts stands between git's markers, and such a file is never read as a baseline."""
-        return marked(to_text(self.ours), to_text(self.theirs))
+        """The file: with git's conflict markers if there are conflicts; such a file is never read as a baseline."""
+        ours = to_text(self.ours)
+        return marked(ours, to_text(self.theirs)) if self.conflicts else ours
 
 
 def merge(base: Snapshot | None, ours: Snapshot, theirs: Snapshot) -> Merged:
@@ -53,10 +67,14 @@ def merge(base: Snapshot | None, ours: Snapshot, theirs: Snapshot) -> Merged:
     known = base if base is not None and _pass(base) == _pass(ours) else None
     totals, other_totals = _merged(known.totals if known else {}, ours.totals, theirs.totals)
     blocks, other_blocks = _merged(known.measured if known else {}, ours.measured, theirs.measured)
+    sources, other_sources = _changed(known.sources if known else None, ours.sources, theirs.sources)
+    conflicts = [*_conflicts("the total", totals, other_totals), *_conflicts("the numbers of", blocks, other_blocks)]
+    if sources != other_sources:
+        conflicts.append("the files of its code: both sides changed them")
     return Merged(
-        replace(ours, totals=totals, measured=blocks),
-        replace(theirs, totals=other_totals, measured=other_blocks),
-        (*_conflicts("the total", totals, other_totals), *_conflicts("the numbers of", blocks, other_blocks)),
+        replace(ours, totals=totals, measured=blocks, sources=sources),
+        replace(theirs, totals=other_totals, measured=other_blocks, sources=other_sources),
+        tuple(conflicts),
     )
 
 
@@ -76,11 +94,15 @@ def _merged(base: Mapping[str, T], ours: Mapping[str, T], theirs: Mapping[str, T
     sides: tuple[dict[str, T], dict[str, T]] = ({}, {})
     for name in dict.fromkeys([*ours, *theirs]):
         first, second, old = (side.get(name) for side in (ours, theirs, base))
-        first, second = (second if first == old else first), (first if second == old else second)
-        for side, value in zip(sides, (first, second), strict=True):
+        for side, value in zip(sides, _changed(old, first, second), strict=True):
             if value is not None:
                 side[name] = value
     return sides
+
+
+def _changed(base: T, ours: T, theirs: T) -> tuple[T, T]:
+    """Return a value of both sides, with the change of the side that alone changed it."""
+    return (theirs if ours == base else ours), (ours if theirs == base else theirs)
 
 
 def _conflicts(what: str, ours: Mapping[str, object], theirs: Mapping[str, object]) -> list[str]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import fields
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
+from pytest_torchlens.baseline import merge as merging
 from pytest_torchlens.baseline.snapshot import EnvironmentNumbers
 from pytest_torchlens.baseline.snapshot import Numbers
 from pytest_torchlens.baseline.snapshot import Snapshot
@@ -35,6 +38,10 @@ BASE = Snapshot(
 UPGRADED = replace(BASE, measured=BASE.measured | {"cpu": numbers("3")})
 MORE = replace(BASE, measured=BASE.measured | {"mps": numbers("4")})
 FEWER = replace(BASE, measured={"cpu": numbers("1")})
+SOURCED = replace(BASE, sources=("net.py",))
+MORE_SOURCES = replace(UPGRADED, sources=("net.py", "block.py"))
+OTHER_SOURCES = replace(BASE, sources=("net.py", "head.py"))
+WAITING = replace(BASE, code={"net.py": "1" * 16})
 OTHER_STEPS = replace(BASE, steps=(STEPS[0], replace(STEPS[1], arguments=("alpha=2",)), STEPS[2]))
 COSTLIER = replace(BASE, totals=BASE.totals | {"flops": 3})
 
@@ -62,8 +69,9 @@ def merge(tmp_path, capsys):
         (UPGRADED, MORE, replace(BASE, measured=UPGRADED.measured | {"mps": numbers("4")})),
         (MORE, FEWER, replace(BASE, measured={"cpu": numbers("1"), "mps": numbers("4")})),
         (COSTLIER, MORE, replace(MORE, totals=COSTLIER.totals)),
+        (MORE_SOURCES, MORE, replace(MORE, measured=MORE.measured | UPGRADED.measured, sources=MORE_SOURCES.sources)),
     ],
-    ids=["theirs", "ours", "the-same", "two-environments", "one-deleted", "a-total"],
+    ids=["theirs", "ours", "the-same", "two-environments", "one-deleted", "a-total", "sources"],
 )
 def test_what_one_side_changed_is_merged_from_either_side(ours, theirs, expected, merge):
     for sides in ((ours, theirs), (theirs, ours)):
@@ -78,6 +86,8 @@ def test_what_one_side_changed_is_merged_from_either_side(ours, theirs, expected
         (UPGRADED, replace(BASE, measured=BASE.measured | {"cpu": numbers("5")}), "the numbers of 'cpu': both sides"),
         (UPGRADED, replace(BASE, measured={"gpu": numbers("2")}), "the numbers of 'cpu': both sides changed it"),
         (COSTLIER, replace(BASE, totals={"flops": 4, "operations": 1}), "the total 'flops': both sides changed it"),
+        (SOURCED, OTHER_SOURCES, "the files of its code: both sides changed them"),
+        (WAITING, replace(WAITING, code={"net.py": "2" * 16}), "the pass (code): both sides changed it"),
         (OTHER_STEPS, replace(BASE, model="Other"), "the pass (model, steps): both sides changed it"),
         (OTHER_STEPS, MORE, "the pass (steps): one side changed it, the other the numbers of the old one"),
     ],
@@ -91,6 +101,34 @@ def test_what_both_sides_changed_conflicts_and_nothing_is_lost(ours, theirs, sai
             read(tmp_path / "ours")
         for kept, (begin, end) in zip(sides, (("=======", ">>>>>>> theirs"), ("<<<<<<< ours", "=======")), strict=True):
             assert parse_snapshot(_without(text, begin, end)) == kept
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Snapshot)])
+def test_no_field_of_a_baseline_is_dropped_silently(name):
+    """A field that a later release adds is merged, or part of the pass."""
+    ours, theirs = (replace(BASE, **{name: value}) for value in ({"cpu": 1}, {"cpu": 2}))
+    merged = merging.merge(BASE, ours, theirs)
+    assert merged.conflicts
+    assert (getattr(merged.ours, name), getattr(merged.theirs, name)) == ({"cpu": 1}, {"cpu": 2})
+
+
+def test_a_result_without_conflicts_has_no_markers():
+    variants = (BASE, SOURCED, UPGRADED, MORE, FEWER, COSTLIER, MORE_SOURCES, OTHER_SOURCES, OTHER_STEPS)
+    for base, ours, theirs in product((None, *variants), variants, variants):
+        merged = merging.merge(base, ours, theirs)
+        assert ("<<<<<<<" in merged.text) == bool(merged.conflicts)
+    with pytest.raises(ValueError, match="two sides that differ"):
+        merging.Merged(BASE, MORE)
+
+
+def test_sides_that_differ_in_the_order_of_entries_alone_are_merged_without_markers(merge):
+    first, second = {"": "tuple of 2", "0": "Tensor"}, {"0": "Tensor", "": "tuple of 2"}
+    status, text, _ = merge("", replace(UPGRADED, output=first), replace(UPGRADED, output=second))
+    assert (status, "<<<<<<<" in text) == (0, False)
+    base = replace(BASE, output=first)
+    status, text, _ = merge(base, replace(UPGRADED, output=first), replace(MORE, output=second))
+    assert status == 0
+    assert parse_snapshot(text).measured == UPGRADED.measured | {"mps": numbers("4")}
 
 
 def _without(text: str, begin: str, end: str) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
@@ -79,6 +81,50 @@ def test_the_action_installs_runs_reports_and_passes(project):
     assert "tiny" in (project.parent / "runner" / "summary.md").read_text()
 
 
+def test_the_action_passes_where_nothing_waits_to_be_accepted(project):
+    lens(project, "--lens-update=new")
+    ran = steps(project, "action.yml", *arguments("zoo/mine.yaml --lens-validate"))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert not (project / ".lens" / "pending").exists()
+    assert "waiting to be accepted" not in (project.parent / "runner" / "summary.md").read_text()
+    ran = steps(project, "docs/ci.md:.gitlab-ci.yml", "--job", "models", "--env", "TORCH=2.14.1")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize("text", ["a$(touch${IFS}{})", "a`touch${IFS}{}`", "a;touch${IFS}{}", "a\ntouch {}"])
+def test_the_inputs_of_the_action_are_split_and_never_run(text, project):
+    """A branch's name may come from a stranger's pull request."""
+    mark = project.parent / "pwned"
+    text = text.replace("{}", str(mark))
+    ran = steps(project, "action.yml", *arguments(f"--co -q --rootdir={text}"), "--set", f"inputs.install={text} 'b c'")
+    assert not mark.exists()
+    assert ran.returncode == 4, ran.stdout + ran.stderr
+    assert f"{' '.join(text.split())} b c\n" in (project.parent / "pip.txt").read_text()
+
+
+@pytest.mark.parametrize("name", ["arguments", "install"])
+def test_an_input_with_an_open_quotation_mark_is_named(name, project):
+    ran = steps(project, "action.yml", "--set", f"inputs.{name}=-k 'tiny")
+    assert ran.returncode == 4
+    assert f"LENS_{name.upper()}: No closing quotation: -k 'tiny" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_the_key_of_the_cache_is_one_that_github_takes(project):
+    action = yaml.safe_load((ROOT / "action.yml").read_text())
+    cache = next(step for step in action["runs"]["steps"] if "key" in step.get("with", {}))["with"]
+    first = next(step for step in action["runs"]["steps"] if step.get("id") == "cache")
+    shown = {"run": 'echo "$KEY" >> keys.txt', "env": {"KEY": cache["key"]}}
+    short = project.parent / "action.yml"
+    short.write_text(yaml.safe_dump({"inputs": action["inputs"], "runs": {"steps": [first, shown]}}))
+    for install in ("torch", "torch>=2.13,<2.14 " * 60, "a\nb"):
+        ran = steps(project, str(short), "--set", f"inputs.install={install}", "--set", "runner.os=Linux")
+        assert ran.returncode == 0, ran.stderr
+    keys = (project / "keys.txt").read_text().splitlines()
+    assert len(set(keys)) == 3
+    assert all(len(key) <= 512 and "," not in key for key in keys)
+
+
 def test_the_action_fails_with_pytests_status_and_says_how_to_accept(project):
     lens(project, "--lens-update=new")
     (project / "zoo" / "models.py").write_text(MODELS.replace("ReLU", "GELU"))
@@ -120,3 +166,13 @@ def test_a_step_that_fails_fails_the_run_and_expressions_in_shell_are_refused(pr
     assert (ran.returncode, "later\n" in ran.stdout, "last\n" in ran.stdout) == (1, False, True)
     action.write_text("runs: {steps: [{run: 'echo ${{ inputs.x }}'}]}")
     assert "expressions belong into env" in steps(project, str(action), "--set", "inputs.x=1").stderr
+
+
+def test_the_examples_of_the_runner_have_all_that_it_requires(project):
+    examples = [line.strip() for line in (ROOT / ".ci" / "steps.py").read_text().splitlines() if "python .ci/" in line]
+    assert len(examples) == 3
+    for example in examples:
+        words = shlex.split(example.replace("DIR", str(project)).replace("TEMP", str(project.parent / "runner")))
+        command = [sys.executable, *words[1:], "--help-me"]
+        ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert "unrecognized arguments: --help-me" in ran.stderr
