@@ -160,6 +160,14 @@ def package_of(module: str) -> str:
         return next(iter(_packages().get(module, ())), "")
 
 
+def version_of(package: str) -> str:
+    """Return the version of an installed package; empty if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
 @cache
 def _packages() -> dict[str, list[str]]:
     return dict(metadata.packages_distributions())

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import replace
 from functools import cached_property
-from importlib import metadata
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from pytest_torchlens.baseline.snapshot import ELSEWHERE
 from pytest_torchlens.baseline.snapshot_file import BaselineError
 from pytest_torchlens.baseline.source_files import INSTALLED
 from pytest_torchlens.baseline.source_files import Imports
+from pytest_torchlens.baseline.source_files import version_of
 from pytest_torchlens.baseline.store import key_of
 from pytest_torchlens.plugin.hooks import model_hook_files
 from pytest_torchlens.records.git import GitError
@@ -276,15 +276,8 @@ def _differences(before: Environment, now: Environment) -> Iterator[str]:
     yield from compared
     known = {text.partition(" ")[0] for text in compared}
     for name, version in before.packages.items():
-        if name not in _UNIMPORTANT | known and (new := now.packages.get(name) or _version(name)) != version:
+        if name not in _UNIMPORTANT | known and (new := now.packages.get(name) or version_of(name)) != version:
             yield f"{name} {version or 'none'} → {new or 'none'}"
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def _is_zoo(path: Path) -> bool:
