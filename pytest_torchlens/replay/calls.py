@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from typing import Any
 from typing import NamedTuple
 from typing import Protocol
 from typing import TypeVar
 
 import torch
-from torch._C import _len_torch_dispatch_stack
-from torch._C import _len_torch_function_stack
+from torch.overrides import TorchFunctionMode
+from torch.overrides import _get_current_function_mode_stack
 from torch.overrides import _pop_mode as _pop_function_mode
+from torch.overrides import _push_mode as _push_function_mode
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils._python_dispatch import _pop_mode as _pop_dispatch_mode
+from torch.utils._python_dispatch import _push_mode as _push_dispatch_mode
 
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
@@ -28,8 +33,8 @@ _L = TypeVar("_L")
 class Listener(Protocol):
     """Looks at each call of a replay, which may serve several: it changes nothing.
 
-    A listener may have a ``mode``: a context manager that is entered around each call, such as a dispatch mode.  A mode
-    that it enters by itself is left again, and the listener is not notified any more: it would see the replay's work.
+    A listener may have a ``mode``: a context manager that is entered around each call, such as a dispatch mode.  If it
+    enters or leaves a mode by itself, the modes are put back as they were, and it is not notified any more.
     """
 
     def before(self, player: Player, call: Call) -> None:
@@ -78,19 +83,39 @@ class Listeners:
 
 
 def notifies(listener: Listener, notify: Callable[[Listener], None]) -> bool:
-    """Notify a listener; return whether it can go on: it did not raise, and left no mode that it had entered."""
-    depths = _len_torch_dispatch_stack(), _len_torch_function_stack()
+    """Notify a listener; return whether it can go on: it did not raise, and left the modes as they were.
+
+    The modes are put back in any case.
+    """
+    dispatch, function = _get_current_dispatch_mode_stack(), _function_modes()
     try:
         notify(listener)
     except Exception:  # noqa: BLE001 - it works on tensors of any kind
         return False
     finally:
-        is_balanced = depths == (_len_torch_dispatch_stack(), _len_torch_function_stack())
-        while _len_torch_dispatch_stack() > depths[0]:
-            _pop_dispatch_mode()
-        while _len_torch_function_stack() > depths[1]:
-            _pop_function_mode()  # type: ignore[no-untyped-call]
-    return is_balanced
+        are_kept = _are_same(dispatch, _get_current_dispatch_mode_stack()) and _are_same(function, _function_modes())
+        if not are_kept:
+            _put_back(dispatch, function)
+    return are_kept
+
+
+def _function_modes() -> list[TorchFunctionMode]:
+    return _get_current_function_mode_stack()  # type: ignore[no-untyped-call,no-any-return]
+
+
+def _are_same(before: list[Any], now: list[Any]) -> bool:
+    return len(before) == len(now) and all(map(operator.is_, before, now))
+
+
+def _put_back(dispatch: list[Any], function: list[TorchFunctionMode]) -> None:
+    for _ in _get_current_dispatch_mode_stack():
+        _pop_dispatch_mode()
+    for mode in dispatch:
+        _push_dispatch_mode(mode)
+    for _ in _function_modes():
+        _pop_function_mode()  # type: ignore[no-untyped-call]
+    for mode in function:
+        _push_function_mode(mode)  # type: ignore[no-untyped-call]
 
 
 @contextlib.contextmanager
@@ -147,7 +172,7 @@ def replay_calls(recording: Recording, begin: Callable[[], object] = lambda: Non
 def _as_not_replayable(number: int, call: Call) -> Iterator[None]:
     try:
         yield
-    except (RuntimeError, TypeError, ValueError, KeyError, AssertionError) as error:
+    except Exception as error:  # an operator of another library may raise anything
         raise NotReplayableError(f"call {number} ({call.info.name}) cannot be run again: {error}") from error
 
 

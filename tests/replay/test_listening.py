@@ -5,8 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.overrides import _get_current_function_mode_stack
+from torch.overrides import _pop_mode as _pop_function_mode
+from torch.overrides import _push_mode as _push_function_mode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import _pop_mode as _pop_dispatch_mode
+from torch.utils._python_dispatch import _push_mode as _push_dispatch_mode
 
 from pytest_torchlens.baseline.take_snapshot import ValueNumbers
 from pytest_torchlens.baseline.take_snapshot import take
@@ -94,6 +100,41 @@ class Pushing(TorchDispatchMode):
 
     def after(self, *_: object) -> None:
         raise AssertionError("notified after it entered a mode")
+
+
+class Popping(Raising):
+    """A listener that leaves modes of others, and enters as many of its own in their place."""
+
+    def __init__(self, raises: str, push: bool) -> None:
+        super().__init__(raises)
+        self.push = push
+
+    def before(self, *arguments: object) -> None:
+        _pop_dispatch_mode()
+        _pop_function_mode()
+        if self.push:
+            _push_dispatch_mode(Pushing())
+            _push_function_mode(TorchFunctionMode())
+        super().before(*arguments)
+
+
+class Passing(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("raises", ["", "before"])
+@pytest.mark.parametrize("push", [False, True])
+def test_modes_that_a_listener_takes_off_are_put_back_and_the_listener_let_go(raises: str, push: bool):
+    popping, other = Popping(raises, push), Raising("")
+    listeners = Listeners(popping, other)
+    with Passing() as dispatch, TorchFunctionMode() as function:
+        below = _get_current_dispatch_mode_stack(), _get_current_function_mode_stack()
+        listeners.before(None, None)
+        assert (_get_current_dispatch_mode_stack(), _get_current_function_mode_stack()) == below
+        assert below[0][-1] is dispatch
+        assert below[1][-1] is function
+    assert listeners.active == [other]
 
 
 @pytest.mark.parametrize("among_others", [False, True])
