@@ -5,15 +5,14 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 
 from pytest_torchlens.baseline.environments import LIBRARIES
 from pytest_torchlens.baseline.environments import version_axes
 from pytest_torchlens.baseline.snapshot import Snapshot
+from pytest_torchlens.baseline.source_files import INSTALLED
+from pytest_torchlens.baseline.source_files import version_of
 from pytest_torchlens.records import Environment
-
-_INSTALLED = frozenset(["site-packages", "dist-packages"])
 
 
 def code_of(snapshot: Snapshot, root: Path) -> dict[str, str]:
@@ -29,7 +28,7 @@ def _files_of_steps(snapshot: Snapshot, root: Path) -> set[str]:
 def _name(file: Path, root: Path) -> str:
     """Return the path of a file of the project; empty for others, and for installed packages inside it."""
     whole, base = (root / file).absolute(), root.absolute()
-    is_own = whole.is_relative_to(base) and not _INSTALLED & set(whole.parts)
+    is_own = whole.is_relative_to(base) and not INSTALLED & set(whole.parts)
     return whole.relative_to(base).as_posix() if is_own else ""
 
 
@@ -50,15 +49,8 @@ def changes_since(snapshot: Snapshot, root: Path) -> list[str]:
 
 def _versions(then: Environment) -> Iterator[str]:
     """Yield the versions that differ here; none if torch is not installed, as the run was then elsewhere."""
-    here = {name: version for name in ("torch", *LIBRARIES) if (version := _version(name))}
+    here = {name: version for name in ("torch", *LIBRARIES) if (version := version_of(name))}
     if "torch" in here:
         packages = {**then.packages, **{name: here.get(name, "") for name in LIBRARIES}}
         now = Environment(python=platform.python_version(), torch=here["torch"], packages=packages, device=then.device)
         yield from version_axes(then, now)
-
-
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return ""

@@ -53,7 +53,7 @@ class Imports:
     def __init__(self, top: Path, paths: Iterable[Path] = ()) -> None:
         self._top = top.resolve()
         inside = (path.resolve() for path in paths if path.resolve().is_relative_to(self._top))
-        self._known: dict[Path, list[_Import]] = {}
+        self._known: dict[Path, list[_Import] | None] = {}
         self._roots = tuple(dict.fromkeys((self._top, self._top / "src", *inside)))
 
     def closure(self, files: Iterable[Path]) -> set[Path]:
@@ -78,7 +78,14 @@ class Imports:
         modules = {one.module.partition(".")[0] for file, one in imports if not one.level and not self._file(file, one)}
         return {package for module in modules if (package := package_of(module))}
 
+    def is_unknown(self, file: Path) -> bool:
+        """Return whether a file cannot be parsed, so that its imports are unknown."""
+        return self._read(file.resolve()) is None
+
     def _imports(self, file: Path) -> list[_Import]:
+        return self._read(file) or []
+
+    def _read(self, file: Path) -> list[_Import] | None:
         if file not in self._known:
             self._known[file] = _imports(file)
         return self._known[file]
@@ -124,11 +131,12 @@ class Imports:
         return path.is_relative_to(self._top) and not INSTALLED & set(path.parts)
 
 
-def _imports(file: Path) -> list[_Import]:
+def _imports(file: Path) -> list[_Import] | None:
+    """Return the imports in a file; None if it cannot be parsed: it may be nested too deeply for `ast`."""
     try:
         tree = ast.parse(file.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return []
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
     return [found for node in ast.walk(tree) for found in _imports_of(node)]
 
 
@@ -150,6 +158,14 @@ def package_of(module: str) -> str:
         return metadata.distribution(module).name  # most have the module's name, and a list of all takes a second
     except (metadata.PackageNotFoundError, ValueError):
         return next(iter(_packages().get(module, ())), "")
+
+
+def version_of(package: str) -> str:
+    """Return the version of an installed package; empty if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 @cache

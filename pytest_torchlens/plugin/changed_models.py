@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import replace
 from functools import cached_property
-from importlib import metadata
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +18,9 @@ from pytest_torchlens.baseline.environments import axes
 from pytest_torchlens.baseline.environments import class_of
 from pytest_torchlens.baseline.snapshot import ELSEWHERE
 from pytest_torchlens.baseline.snapshot_file import BaselineError
+from pytest_torchlens.baseline.source_files import INSTALLED
 from pytest_torchlens.baseline.source_files import Imports
+from pytest_torchlens.baseline.source_files import version_of
 from pytest_torchlens.baseline.store import key_of
 from pytest_torchlens.plugin.hooks import model_hook_files
 from pytest_torchlens.records.git import GitError
@@ -36,8 +37,10 @@ if TYPE_CHECKING:
     from pytest_torchlens.zoo import Zoo
 
 OPTION = "--lens-changed-since"
-_TEXTS = (".md", ".rst")
-"""Files beside a model's code that no model reads."""
+_UNREAD = (".py", ".md", ".rst")
+"""Files beside a model's code that it does not read, except by an import."""
+_BYPRODUCTS = (".pyc", ".pyo", ".log")
+"""Files that git often ignores and that no model reads, besides hidden ones such as ``.coverage``."""
 _UNIMPORTANT = frozenset(("pytest",))
 """A package in each environment that changes no number."""
 _MOST_NAMES = 6
@@ -102,12 +105,6 @@ class ChangedModels:
         for line in self.lines():
             terminalreporter.write_line(line)
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Let a run pass in which no model had to be audited."""
-        if self.left_out and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
-            session.exitstatus = pytest.ExitCode.OK
-
 
 class _Changes:
     """What changed since a commit."""
@@ -127,6 +124,7 @@ class _Changes:
         self._snapshots: dict[str, Snapshot | None] = {}
         self._code: dict[Path, dict[str, set[Path]]] = {}
         self._unattributed: dict[Path, str] = {}
+        self._ignored: dict[Path, list[Path]] = {}
 
     def reason(self, zoo: Zoo, case: ModelCase, device: str) -> str:
         """Return why a model must be audited; empty if nothing of it changed."""
@@ -149,7 +147,7 @@ class _Changes:
 
     def _of_zoo(self, zoo: Zoo, case: ModelCase) -> Iterator[str]:
         path = zoo.path.resolve()
-        if path.parent != shipped_folder().resolve() or path.is_relative_to(self._top):
+        if path.parent != shipped_folder().resolve() or self._is_own(path):
             yield self._first_change([path])
 
     def _of_baseline(self, key: str) -> Iterator[str]:
@@ -199,14 +197,30 @@ class _Changes:
         return found
 
     def _change_beside(self, zoo: Zoo, case: ModelCase) -> str:
-        """Return a changed file beside the code or the zoo file: the model may read it."""
+        """Return a file beside the code or the zoo file that changed, or that git ignores: the model may read it."""
         folders = {path.parent for path in (zoo.path.resolve(), *self._code_of(zoo, case))}
-        beside = (
-            path
-            for path in map(self._top.joinpath, sorted(self._changed))
-            if path.parent in folders and path.suffix not in (".py", *_TEXTS) and not _is_zoo(path)
+        changed = (path for path in map(self._top.joinpath, sorted(self._changed)) if path.parent in folders)
+        ignored = (path for folder in sorted(folders) for path in self._ignored_in(folder))
+        return self._first_change(
+            path for path in chain(changed, ignored) if path.suffix not in _UNREAD and not _is_zoo(path)
         )
-        return self._first_change(beside)
+
+    def _ignored_in(self, folder: Path) -> list[Path]:
+        """Return the files in a folder of the repository that git ignores, without hidden ones and byproducts."""
+        if folder not in self._ignored:
+            files = sorted(path for path in folder.iterdir() if path.is_file()) if self._is_own(folder) else []
+            self._ignored[folder] = [
+                path
+                for path in files
+                if path.relative_to(self._top).as_posix() not in self._tracked
+                and not path.name.startswith(".")
+                and path.suffix not in _BYPRODUCTS
+            ]
+        return self._ignored[folder]
+
+    def _is_own(self, path: Path) -> bool:
+        """Return whether a path is in the repository, and no installed package is."""
+        return path.is_relative_to(self._top) and not INSTALLED & set(path.parts)
 
     def _change_of_no_model(self, zoo: Zoo, entry: Path) -> str:
         """Return a changed file that the zoo's Python file imports, and that the code of no model is in.
@@ -220,7 +234,7 @@ class _Changes:
         return self._first_change(sorted(self._imports.closure([entry]) - known))
 
     def _first_change(self, paths: Iterable[Path]) -> str:
-        """Return what changed of the first of some files that did; empty if none did."""
+        """Return what changed of the first of some files that did, or why that is unknown; empty if none did."""
         for path in paths:
             name = path.relative_to(self._top).as_posix() if path.is_relative_to(self._top) else ""
             if not name:
@@ -229,12 +243,11 @@ class _Changes:
                 return f"{name} changed"
             if not path.exists():
                 return f"{name} is gone"
-            if name not in self._tracked and not self._in_submodule(name):
+            if name not in self._tracked:
                 return f"git ignores {name}"
+            if path.suffix == ".py" and self._imports.is_unknown(path):
+                return f"{name} cannot be parsed, so that its imports are unknown"
         return ""
-
-    def _in_submodule(self, name: str) -> bool:
-        return any(parent.as_posix() in self._tracked for parent in Path(name).parents)
 
     def _snapshot(self, key: str) -> Snapshot | None:
         if key not in self._snapshots:
@@ -263,15 +276,8 @@ def _differences(before: Environment, now: Environment) -> Iterator[str]:
     yield from compared
     known = {text.partition(" ")[0] for text in compared}
     for name, version in before.packages.items():
-        if name not in _UNIMPORTANT | known and (new := now.packages.get(name) or _version(name)) != version:
+        if name not in _UNIMPORTANT | known and (new := now.packages.get(name) or version_of(name)) != version:
             yield f"{name} {version or 'none'} → {new or 'none'}"
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def _is_zoo(path: Path) -> bool:

@@ -105,6 +105,8 @@ class Sweep:
         """Estimate the time of the models that are left after all deselections."""
         from pytest_torchlens.plugin.items import ModelItem
 
+        if self._is_worker:
+            self._config.workeroutput["lens_has_left_out"] = self.schedule.has_left_out  # type: ignore[attr-defined]
         models = [item for item in session.items if isinstance(item, ModelItem)]
         self.estimate = Estimate({item.nodeid: self.schedule.cost(item) for item in models})
 
@@ -125,8 +127,16 @@ class Sweep:
             if self._config.getoption("tx", None):
                 self._line.show(str(self.estimate))
 
-    def pytest_sessionfinish(self) -> None:
-        """Save the seconds of the models."""
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Learn from an xdist worker, which selects models, whether it left out some."""
+        self.schedule.has_left_out |= getattr(node, "workeroutput", {}).get("lens_has_left_out", False)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Let a run pass in which no selected model had to be audited; save the seconds of the models."""
+        if self.schedule.has_left_out and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+            session.exitstatus = pytest.ExitCode.OK
         if not self._is_worker:
             self._line.show("")
             if self._is_in_cache:
@@ -167,7 +177,14 @@ class Schedule:
         Node ids of models that need not run, because they passed in the resumed run.
     unchanged
         Node ids of models that are not selected, because nothing of them changed.
+
+    Attributes
+    ----------
+    has_left_out
+        Whether a model was deselected for no other reason than that nothing of it changed.
     """
+
+    has_left_out = False
 
     def __init__(
         self,
@@ -206,8 +223,9 @@ class Schedule:
         return self.cost(item), item.nodeid
 
     def _select(self, models: list[ModelItem]) -> list[ModelItem]:
-        found = [item for item in models if item.nodeid not in self._unchanged]
-        found = [item for item in found if item.case.settings.size in self._sweep.sizes]
+        of_size = [item for item in models if item.case.settings.size in self._sweep.sizes]
+        found = [item for item in of_size if item.nodeid not in self._unchanged]
+        self.has_left_out = len(found) < len(of_size)
         if self._sweep.sample:
             found = sample(found, *self._sweep.sample)
         found = sorted(found, key=self._rank)[: self._sweep.limit]

@@ -88,8 +88,8 @@ class Repository:
         return {name.rstrip("/") for name in (changed + untracked).split("\0") if name}
 
     def tracked(self) -> set[str]:
-        """Return the files that git tracks, relative to `top`."""
-        return set(filter(None, _run(self.top, "ls-files", "-z").split("\0")))
+        """Return the files that git tracks, those of submodules included, relative to `top`."""
+        return set(filter(None, _run(self.top, "ls-files", "--recurse-submodules", "-z").split("\0")))
 
     def versions(self, path: Path, most: int | None = None) -> Iterator[FileVersion]:
         """Yield the commits that changed a file, the newest first; a file that was renamed is followed."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from typing import Any
 from typing import NamedTuple
 from typing import Protocol
 from typing import TypeVar
@@ -14,8 +15,8 @@ from typing import TypeVar
 import torch
 from torch._C import _len_torch_dispatch_stack
 from torch._C import _len_torch_function_stack
-from torch.overrides import _pop_mode as _pop_function_mode
-from torch.utils._python_dispatch import _pop_mode as _pop_dispatch_mode
+from torch.overrides import _get_current_function_mode
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
@@ -78,7 +79,7 @@ class Listeners:
 
 
 def notifies(listener: Listener, notify: Callable[[Listener], None]) -> bool:
-    """Notify a listener; return whether it can go on: it did not raise, and left no mode that it had entered."""
+    """Notify a listener; return whether it can go on: it did not raise, and left each mode that it had entered."""
     depths = _len_torch_dispatch_stack(), _len_torch_function_stack()
     try:
         notify(listener)
@@ -87,10 +88,15 @@ def notifies(listener: Listener, notify: Callable[[Listener], None]) -> bool:
     finally:
         is_balanced = depths == (_len_torch_dispatch_stack(), _len_torch_function_stack())
         while _len_torch_dispatch_stack() > depths[0]:
-            _pop_dispatch_mode()
+            _leave(_get_current_dispatch_mode())
         while _len_torch_function_stack() > depths[1]:
-            _pop_function_mode()  # type: ignore[no-untyped-call]
+            _leave(_get_current_function_mode())  # type: ignore[no-untyped-call]
     return is_balanced
+
+
+def _leave(mode: Any) -> None:
+    """Exit a mode, as its block would: taken off the stack alone, PyTorch would still believe that it is in one."""
+    mode.__exit__(None, None, None)
 
 
 @contextlib.contextmanager
@@ -147,7 +153,7 @@ def replay_calls(recording: Recording, begin: Callable[[], object] = lambda: Non
 def _as_not_replayable(number: int, call: Call) -> Iterator[None]:
     try:
         yield
-    except (RuntimeError, TypeError, ValueError, KeyError, AssertionError) as error:
+    except Exception as error:  # an operator of another library may raise anything
         raise NotReplayableError(f"call {number} ({call.info.name}) cannot be run again: {error}") from error
 
 

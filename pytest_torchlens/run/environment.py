@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import re
-from importlib import metadata
 from pathlib import Path
 
 import torch
 
 from pytest_torchlens.baseline.environments import class_of
+from pytest_torchlens.baseline.source_files import version_of
 from pytest_torchlens.records import Environment
 from pytest_torchlens.records import nearest
 
@@ -68,7 +68,7 @@ def find_environment() -> Environment:
         python=platform.python_version(),
         platform=platform.platform(),
         torch=torch.__version__,
-        packages={name: version for name in PACKAGES if (version := _version(name))} | _built_with(),
+        packages={name: version for name in PACKAGES if (version := version_of(name))} | _built_with(),
         cpu_capability=torch.backends.cpu.get_cpu_capability(),
         num_threads=torch.get_num_threads(),
         settings={
@@ -113,10 +113,3 @@ def _processor() -> str:
     lines = facts.read_text(encoding="utf-8").splitlines() if facts.exists() else []
     names = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import sysconfig
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 
 from pytest_torchlens.baseline.snapshot import ELSEWHERE
@@ -16,6 +14,7 @@ from pytest_torchlens.baseline.source_files import INSTALLED
 from pytest_torchlens.baseline.source_files import Imports
 from pytest_torchlens.baseline.source_files import package_of
 from pytest_torchlens.baseline.source_files import top_of
+from pytest_torchlens.baseline.source_files import version_of
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.looks import home_of
@@ -79,11 +78,5 @@ def _package_at(path: Path) -> str:
 
 
 def _with_packages(environment: Environment, names: set[str]) -> Environment:
-    more = {name: _version(name) for name in sorted(names - {"", "torch"}) if name not in environment.packages}
+    more = {name: version_of(name) for name in sorted(names - {"", "torch"}) if name not in environment.packages}
     return replace(environment, packages=environment.packages | more)
-
-
-def _version(package: str) -> str:
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        return metadata.version(package)
-    return ""

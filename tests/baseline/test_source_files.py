@@ -55,6 +55,15 @@ def test_of_a_package_only_what_is_asked_for_is_followed(top: Path):
     assert "app/parts/unused.py" in found, "WIDTH is made in the package itself, of whatever it imports"
 
 
+@pytest.mark.parametrize("text", [f"x = {'-' * 100_000}1\n", f"x = a{'.b' * 100_000}\n", "x = 1\0\n", "no Python\n"])
+def test_imports_of_a_file_that_cannot_be_parsed_are_unknown(text: str, top: Path):
+    (top / "app" / "late.py").write_text(text, encoding="utf-8")
+    imports = Imports(top)
+    assert imports.packages([top / "app/nets.py"]) == {"numpy"}
+    files = imports.closure([top / "app/nets.py"])
+    assert {file for file in files if imports.is_unknown(file)} == {top / "app/late.py"}
+
+
 def test_a_source_folder_is_looked_in_and_installed_packages_are_not(top: Path):
     assert "src/lib.py" in closure(top, "uses_lib.py")
     assert closure(top, "uses_installed.py") == {"uses_installed.py"}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
 import pytest
 
 from pytest_torchlens.baseline.snapshot_file import read
+from pytest_torchlens.plugin import changed_models
 
 BLOCK = """
 import torch
@@ -214,6 +216,86 @@ def test_code_that_git_ignores_has_its_model_audited(project: pytest.Pytester):
     assert "  git ignores parts/block_b.py: b" in told
 
 
+def test_a_model_that_imports_what_cannot_be_parsed_is_valid_and_always_audited(project: pytest.Pytester):
+    (project.path / "parts" / "generated.py").write_text(f"x = {'-' * 100_000}1\n", encoding="utf-8")
+    text = BLOCK + "try:\n    import parts.generated\nexcept (MemoryError, RecursionError):\n    pass\n"
+    (project.path / "parts" / "block_a.py").write_text(text, encoding="utf-8")
+    validate(project, "--lens-update=all").assert_outcomes(passed=2)
+    commit()
+    found, told = audited(project)
+    assert found == {"a"}
+    assert "  parts/generated.py cannot be parsed, so that its imports are unknown: a" in told
+
+
+@pytest.mark.parametrize("folder", ["zoo", "parts"])
+def test_an_ignored_file_beside_the_code_has_its_models_audited(folder: str, project: pytest.Pytester):
+    append(project, ".gitignore", "*.pt\n")
+    append(project, f"{folder}/w.pt")
+    commit()
+    found, told = audited(project)
+    assert found == {"a", "b"}
+    assert f"  git ignores {folder}/w.pt: a, b" in told
+
+
+def test_ignored_files_that_no_model_reads_are_no_reason(project: pytest.Pytester):
+    names = ["zoo/.coverage", "zoo/run.log", "zoo/old.pyc", "zoo/notes.md", "zoo/.venv/x.pt", "zoo/tmp.py", "other.pt"]
+    append(project, ".gitignore", "\n".join(name.removeprefix("zoo/") for name in names))
+    for name in names:
+        (project.path / name).parent.mkdir(exist_ok=True)
+        append(project, name)
+    commit()
+    assert audited(project)[0] == set()
+
+
+def test_a_submodule_is_as_other_code(project: pytest.Pytester):
+    parts = project.path.parent / f"{project.path.name}-parts"
+    shutil.move(project.path / "parts", parts)
+    append(project, str(parts / ".gitignore"), "__pycache__\n*.pt\n")
+    for command in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message=x"]):
+        git("-C", str(parts), *command)
+    git("rm", "-r", "--cached", "--quiet", "parts")
+    git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(parts), "parts")
+    commit()
+    assert audited(project)[0] == set()
+    append(project, "parts/w.pt")
+    found, told = audited(project)
+    assert found == {"a", "b"}
+    assert "  git ignores parts/w.pt: a, b" in told
+
+
+def test_a_shipped_zoo_in_a_virtual_environment_inside_the_repository_is_no_reason(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("torchvision")
+    shipped = project.path / ".venv" / "lib" / "site-packages" / "zoo"
+    shipped.mkdir(parents=True)
+    (shipped / "tv.yaml").write_text("provider: torchvision\ndefaults:\n  input: {shape: [1, 3, 64, 64]}\n")
+    (shipped / "table.csv").write_text("1\n")
+    append(project, ".gitignore", ".venv\n")
+    monkeypatch.setattr(changed_models, "shipped_folder", lambda: shipped)
+    arguments = [f"{shipped}/tv.yaml::squeezenet1_1", "--lens-validate", "--lens-parts=replay"]
+    project.runpytest_inprocess(*arguments, "--lens-update=new").assert_outcomes(passed=1)
+    commit()
+    result = project.runpytest_inprocess(*arguments, "--lens-changed-since=HEAD")
+    result.stdout.fnmatch_lines(["--lens-changed-since=HEAD: 1 of 1 model left out*"])
+
+
+@pytest.mark.parametrize("arguments", [["-k", "nothing"], ["-m", "nothing"], ["--lens-size=huge"]])
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_where_no_model_is_selected_the_run_does_not_pass(arguments: list[str], workers: str, project: pytest.Pytester):
+    pytest.importorskip("xdist")
+    result = validate(project, "--lens-changed-since=HEAD", f"-n{workers}", *arguments)
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_where_all_selected_models_are_left_out_the_run_passes(workers: str, project: pytest.Pytester):
+    pytest.importorskip("xdist")
+    append(project, "parts/block_b.py")
+    result = validate(project, "--lens-changed-since=HEAD", f"-n{workers}", "-k", "not b")
+    assert result.ret == pytest.ExitCode.OK
+
+
 def test_hooks_on_models_are_code_of_all(project: pytest.Pytester):
     project.makeconftest("def pytest_lens_configure_model(config, case, model):\n    return None\n")
     commit()
@@ -221,6 +303,16 @@ def test_hooks_on_models_are_code_of_all(project: pytest.Pytester):
     found, told = audited(project)
     assert found == {"a", "b"}
     assert "  conftest.py changed: a, b" in told
+
+
+def test_hooks_that_import_what_cannot_be_parsed_have_all_audited(project: pytest.Pytester):
+    (project.path / "generated.py").write_text("no Python\n", encoding="utf-8")
+    hook = "def pytest_lens_configure_model(config, case, model):\n    return None\n"
+    project.makeconftest(f"{hook}\n\ndef unused():\n    import generated\n")
+    commit()
+    found, told = audited(project)
+    assert found == {"a", "b"}
+    assert "  generated.py cannot be parsed, so that its imports are unknown: a, b" in told
 
 
 def test_workers_of_xdist_leave_out_the_same(project: pytest.Pytester):

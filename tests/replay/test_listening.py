@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from pytest_torchlens.baseline.take_snapshot import ValueNumbers
 from pytest_torchlens.baseline.take_snapshot import take
@@ -104,6 +105,7 @@ def test_a_mode_that_a_listener_enters_by_itself_is_left_and_the_listener_let_go
     validation = validate(nn.Linear(4, 2), (X,), listen=lambda _: listener)
     assert validation
     assert len(_get_current_dispatch_mode_stack()) == depth
+    assert not is_in_torch_dispatch_mode()
     assert pushing.seen == []
     assert validation.listener is (listener if among_others else None)
     assert not among_others or listener.active == [raising]

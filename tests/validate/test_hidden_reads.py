@@ -98,6 +98,36 @@ def test_one_that_does_not_repeat_itself_reads_nothing_unseen():
     assert verdict.status is Status.PASSED_WITH_TOLERANCE
 
 
+@torch.no_grad()
+def test_a_fingerprint_that_raises_ends_no_validation(monkeypatch: pytest.MonkeyPatch):
+    calls = []
+
+    def raising(tensor):
+        calls.append(tensor)
+        raise LookupError("no fingerprint")
+
+    monkeypatch.setattr("pytest_torchlens.validate.hidden_reads.fingerprint", raising)
+    assert validate(Model(with_table).eval(), (X,)).verdict.status is Status.PASSED
+    assert len(calls) == 1
+
+
+@torch.library.custom_op("lens_hidden_reads::counted", mutates_args=())
+def counted(x: torch.Tensor) -> torch.Tensor:
+    ASIDE["times"] = ASIDE.get("times", 0) + 1
+    if ASIDE["times"] == ASIDE.get("raises_at"):
+        raise OSError("the table's file is closed")
+    return x * 2
+
+
+@torch.no_grad()
+def test_an_operator_that_raises_anything_when_it_runs_again_ends_no_validation():
+    ASIDE.update(times=0, raises_at=None)
+    validate(Model(counted).eval(), (X,))
+    ASIDE.update(times=0, raises_at=ASIDE["times"])
+    assert validate(Model(counted).eval(), (X,)).verdict.status is Status.PASSED
+    assert ASIDE["times"] == ASIDE["raises_at"]
+
+
 @pytest.mark.parametrize("transform", [torch.vmap, torch.func.grad, lambda run: lambda x: torch.func.vjp(run, x)])
 def test_inside_a_transform_nothing_can_be_validated(transform):
     model = nn.Linear(3, 3)

@@ -73,7 +73,7 @@ class Accused:
     operation
         Its id in the comparison, or its label.
     why
-        What is said of it.
+        The message of the comparison or verdict that accuses it.
     source_line
         The line of the model.
     repeats

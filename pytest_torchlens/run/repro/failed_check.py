@@ -1,4 +1,4 @@
-"""Reproduces a failed ``lens_check`` of a test: runs the test again, in a process that hears what it compares."""
+"""Reproduces a failed ``lens_check`` of a test: runs the test again in a process that reports each comparison."""
 
 from __future__ import annotations
 
