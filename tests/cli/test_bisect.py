@@ -16,12 +16,14 @@ import pytest
 import torch
 
 from pytest_torchlens.cli import main
+from pytest_torchlens.cli.bisect.environments import Environments
 from pytest_torchlens.cli.bisect.environments import Recipe
 from pytest_torchlens.cli.bisect.releases import path_between
 from pytest_torchlens.cli.bisect.releases import provider_packages
 from pytest_torchlens.cli.bisect.releases import requirements
 from pytest_torchlens.cli.bisect.search import Search
 from pytest_torchlens.cli.bisect.search import most_trials
+from pytest_torchlens.cli.errors import CommandError
 from tests.cli.seeded_python import fake_uv
 from tests.cli.seeded_python import make_python
 from tests.plugin.kernels import MODELS
@@ -174,6 +176,30 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(project: Path, tmp_p
     assert "1 release between 2.9.1 and 2.13.0: 2.10.0\nat most 2 comparisons" in told
     assert "environments to make with venv and pip: 3 at most, about 6 to 18 GB of downloads; all are kept" in told
     assert not keep.exists()
+
+
+def test_a_folder_of_the_users_where_an_environment_would_be_made_stays(
+    project: Path, tmp_path: Path, monkeypatch, capsys
+):
+    tools = fake_uv(tmp_path / "tools")
+    (tools / "faults.json").write_text(json.dumps(dict.fromkeys(["2.9.1", "2.10.0", "2.13.0"], "missing")))
+    monkeypatch.setenv("PATH", str(tools), prepend=os.pathsep)
+    keep = tmp_path / "kept"
+    notes = keep / "torch-2.10.0" / "notes.txt"
+    notes.parent.mkdir(parents=True)
+    notes.write_text("mine")
+    options = ["--good=2.9.1", "--bad=2.13.0", f"--keep={keep}"]
+    assert bisect(*options, "--releases=2.10.0") == 2
+    assert f"--keep: {notes.parent} exists, and is no environment: move it away, or name" in capsys.readouterr().err
+    assert [path for path in keep.rglob("*") if path.is_file()] == [notes]
+    assert not (tools / "log").exists()
+    environments = Environments(existing={}, recipe=Recipe(python="python3", packages=()), folder=keep, keep=True)
+    with pytest.raises(CommandError, match="is no environment"):
+        environments.python("2.10.0")
+    assert bisect(*options, "--releases=") == 2
+    assert "--good=2.9.1: cannot be installed: error: there is no wheel" in capsys.readouterr().err
+    assert list(keep.iterdir()) == [notes.parent]
+    assert notes.read_text() == "mine"
 
 
 def git(*arguments: str) -> str:
