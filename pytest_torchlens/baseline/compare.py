@@ -182,8 +182,13 @@ def _less_proved(before: EnvironmentNumbers, after: EnvironmentNumbers) -> Itera
     """Yield the parts of the validation that both ran, and that passed better in the baseline."""
     for part, old in before.proof.items():
         new = after.proof.get(part, old)
-        if STATUSES.index(new) > STATUSES.index(old):
+        if _rank(new) > _rank(old):
             yield Finding(change=Change.UNSTABLE, message=f"less could be proved: {part} {old} → {new}")
+
+
+def _rank(status: str) -> int:
+    """Return a status's place, the best first; a pass that is compared may also have failed."""
+    return STATUSES.index(status) if status in STATUSES else len(STATUSES)
 
 
 def _verdict(findings: list[Finding], judged: Judgements, has_numbers: bool) -> Change:

@@ -45,7 +45,8 @@ _GROWTH_RATIO = 10.0
 """If a small difference grows by more than this ratio, the operation itself is at fault."""
 _NEVER_EXCUSED = 10.0
 """Beyond this many times the limit no error is excused, however exact the result."""
-_UNSTABLE = (Change.UNSTABLE, Change.NEWLY_UNSTABLE)
+UNSTABLE = (Change.UNSTABLE, Change.NEWLY_UNSTABLE)
+"""Changes of an operation that gives other values each time."""
 _EACH = "each run gives other values"
 _NEWLY = "each run gives other values now, and gave the same ones in the baseline's run"
 _OWN = "from equal inputs it computes other values"
@@ -295,7 +296,7 @@ class _Judge:
     def _judge_difference(self, both: StepPair, case: _Case) -> Judgement:
         """Judge a step with other values: by its result on the baseline's inputs if known, else by what it reads."""
         found, step = self._judge_values(case), case.after
-        if found.change in (Change.INPUTS_DIFFER, *_UNSTABLE) or case.rewired or step.is_view:
+        if found.change in (Change.INPUTS_DIFFER, *UNSTABLE) or case.rewired or step.is_view:
             return found
         if step.function != "output" and case.old.digest and case.new.digest:
             self.suspects[step.id] = self._scale(both)

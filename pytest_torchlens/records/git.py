@@ -10,8 +10,15 @@ from pathlib import Path
 
 _OF_ONE_CALL = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY")
 """Variables that git sets for a hook; a command that a hook starts must find the repository of its own folder."""
-_OPTIONS = ("--no-optional-locks", "-c", f"core.hooksPath={os.devnull}", "-c", "core.quotePath=false")
-"""No index is refreshed on disk, no hook of the user's runs, and names are written as they are."""
+_SETTINGS = (
+    f"core.hooksPath={os.devnull}",
+    "core.quotePath=false",
+    *("color.ui=false", "color.diff=false", "diff.relative=false"),
+    *("i18n.logOutputEncoding=UTF-8", "log.showRoot=true", "log.showSignature=false"),
+)
+"""No hook of the user's runs, and what git prints does not depend on the user's settings."""
+_OPTIONS = ("--no-optional-locks", *(part for setting in _SETTINGS for part in ("-c", setting)))
+"""No index is refreshed on disk."""
 
 
 class GitError(ValueError):
@@ -83,7 +90,8 @@ class Repository:
 
         Their paths are relative to `top`.  A folder stands for all files in it: a submodule, another repository.
         """
-        changed = _run(self.top, "diff", "--name-only", "--no-renames", "--no-ext-diff", "-z", commit, "--")
+        whole = ("--no-renames", "--no-ext-diff", "--ignore-submodules=none")
+        changed = _run(self.top, "diff", "--name-only", *whole, "-z", commit, "--")
         untracked = _run(self.top, "ls-files", "--others", "--exclude-standard", "-z")
         return {name.rstrip("/") for name in (changed + untracked).split("\0") if name}
 
@@ -151,8 +159,9 @@ def _run(folder: Path, *arguments: str) -> str:
 
 def _run_bytes(folder: Path, *arguments: str) -> bytes:
     command = git_command(folder, *arguments)
+    variables = {**git_environment(), "LC_ALL": "C"}  # `Repository.of` reads a message
     try:
-        run = subprocess.run(command, capture_output=True, check=False, env=git_environment())  # noqa: S603
+        run = subprocess.run(command, capture_output=True, check=False, env=variables)  # noqa: S603
     except FileNotFoundError:
         raise GitError("git is not installed, or not on the PATH") from None
     if run.returncode:

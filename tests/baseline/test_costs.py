@@ -103,6 +103,7 @@ def _proved(snapshot: Snapshot, **proof: str) -> Snapshot:
     [
         ({"replay": "passed"}, {"replay": "passed-with-tolerance"}, ["replay passed → passed-with-tolerance"]),
         ({"perturbation": "passed"}, {"perturbation": "not-applicable"}, ["perturbation passed → not-applicable"]),
+        ({"replay": "passed"}, {"replay": "failed"}, ["replay passed → failed"]),  # repro compares such a pass
         ({"replay": "passed-with-tolerance"}, {"replay": "passed"}, []),
         ({"replay": "passed"}, {}, []),  # --lens-parts left it out
         ({}, {"replay": "passed-with-tolerance"}, []),

@@ -16,12 +16,20 @@ import pytest
 import torch
 
 from pytest_torchlens.cli import main
+from pytest_torchlens.cli.bisect import commits
+from pytest_torchlens.cli.bisect.commits import CommitSearch
+from pytest_torchlens.cli.bisect.commits import report
+from pytest_torchlens.cli.bisect.environments import Environments
 from pytest_torchlens.cli.bisect.environments import Recipe
 from pytest_torchlens.cli.bisect.releases import path_between
 from pytest_torchlens.cli.bisect.releases import provider_packages
 from pytest_torchlens.cli.bisect.releases import requirements
 from pytest_torchlens.cli.bisect.search import Search
 from pytest_torchlens.cli.bisect.search import most_trials
+from pytest_torchlens.cli.bisect.trial import Comparer
+from pytest_torchlens.cli.errors import CommandError
+from pytest_torchlens.records.git import GitError
+from pytest_torchlens.records.git import Repository
 from tests.cli.seeded_python import fake_uv
 from tests.cli.seeded_python import make_python
 from tests.plugin.kernels import MODELS
@@ -176,6 +184,30 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(project: Path, tmp_p
     assert not keep.exists()
 
 
+def test_a_folder_of_the_users_where_an_environment_would_be_made_stays(
+    project: Path, tmp_path: Path, monkeypatch, capsys
+):
+    tools = fake_uv(tmp_path / "tools")
+    (tools / "faults.json").write_text(json.dumps(dict.fromkeys(["2.9.1", "2.10.0", "2.13.0"], "missing")))
+    monkeypatch.setenv("PATH", str(tools), prepend=os.pathsep)
+    keep = tmp_path / "kept"
+    notes = keep / "torch-2.10.0" / "notes.txt"
+    notes.parent.mkdir(parents=True)
+    notes.write_text("mine")
+    options = ["--good=2.9.1", "--bad=2.13.0", f"--keep={keep}"]
+    assert bisect(*options, "--releases=2.10.0") == 2
+    assert f"--keep: {notes.parent} exists, and is no environment: move it away, or name" in capsys.readouterr().err
+    assert [path for path in keep.rglob("*") if path.is_file()] == [notes]
+    assert not (tools / "log").exists()
+    environments = Environments(existing={}, recipe=Recipe(python="python3", packages=()), folder=keep, keep=True)
+    with pytest.raises(CommandError, match="is no environment"):
+        environments.python("2.10.0")
+    assert bisect(*options, "--releases=") == 2
+    assert "--good=2.9.1: cannot be installed: error: there is no wheel" in capsys.readouterr().err
+    assert list(keep.iterdir()) == [notes.parent]
+    assert notes.read_text() == "mine"
+
+
 def git(*arguments: str) -> str:
     return subprocess.run(["git", *arguments], check=True, capture_output=True, text=True).stdout
 
@@ -251,6 +283,94 @@ def test_a_search_of_commits_that_is_ended_leaves_no_worktree(repository: Path, 
     assert told.endswith("interrupted: the search ends here, and what it made is removed\n")
     assert list(temporary.iterdir()) == []
     assert len(git("worktree", "list").splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_a_step_that_crashes_ends_the_search_with_its_error(repository: Path, monkeypatch, capsys):
+    _commit(repository, "harmless")
+    _commit(repository, "harmless, too")
+    _commit(repository, "the fault", "mul_(2)", "mul_(2.5)")
+    write = commits.write_atomically
+    monkeypatch.setattr(commits, "write_atomically", lambda path, text: write(path, text.replace('"tree"', '"tere"')))
+    assert bisect("--git=main~3..main") == 2
+    told = capsys.readouterr()
+    assert "first bad commit" not in told.out
+    assert "git bisect run: a step ended with " in told.err
+    assert "tere" in told.err
+    assert len(git("worktree", "list").splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_a_step_whose_imports_fail_is_not_bad(repository: Path, monkeypatch, capsys):
+    _commit(repository, "harmless")
+    _commit(repository, "harmless, too")
+    _commit(repository, "the fault", "mul_(2)", "mul_(2.5)")
+    gone = repository.parent / "other"
+    (gone / "packaging").mkdir(parents=True)
+    (gone / "packaging" / "__init__.py").write_text("raise ImportError('another one')\n")
+    start = commits.started
+    changed = {"PYTHONPATH": os.pathsep.join([str(gone), os.environ.get("PYTHONPATH", "")])}
+    monkeypatch.setattr(
+        commits, "started", lambda command, variables, errors: start(command, None, variables | changed, errors=errors)
+    )
+    assert bisect("--git=main~3..main") == 2
+    assert "a step ended with ImportError: another one" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_search_that_is_ended_while_git_checks_out_leaves_no_worktree(repository: Path, tmp_path: Path):
+    begun, temporary = tmp_path / "begun", tmp_path / "temporary"
+    temporary.mkdir()
+    _commit(repository, "second")
+    (repository / ".git" / "info" / "attributes").write_text("subject.txt filter=slow\n")
+    git("config", "filter.slow.smudge", f"touch {begun}; sleep 30; cat")
+    git("config", "filter.slow.clean", "cat")
+    running = subprocess.Popen(
+        [sys.executable, "-m", "pytest_torchlens.cli", "bisect", "zoo/net.yaml::net", "--git=main~1..main"],
+        env={**os.environ, "TMPDIR": str(temporary)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 100
+    while not begun.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    running.send_signal(signal.SIGTERM)
+    running.communicate(timeout=100)
+    assert running.returncode == 130
+    assert list(temporary.iterdir()) == []
+    assert len(git("worktree", "list").splitlines()) == 1
+
+
+def test_a_worktree_that_cannot_be_removed_hides_no_error(repository: Path, monkeypatch, capsys):
+    _commit(repository, "second")
+    run = Repository.run
+
+    def failing(self: Repository, *arguments: str) -> str:
+        if arguments[:2] == ("worktree", "remove"):
+            raise GitError("git worktree: it cannot be removed")
+        return run(self, *arguments)
+
+    def first_error(*_: object) -> None:
+        raise GitError("the first error")
+
+    monkeypatch.setattr(Repository, "run", failing)
+    monkeypatch.setattr(commits, "_comparer", first_error)
+    assert bisect("--git=main~1..main") == 2
+    assert "the first error" in capsys.readouterr().err
+
+
+def test_a_commit_that_was_not_tried_is_told_as_that(repository: Path, capsys):
+    _commit(repository, "second")
+    found = Repository.of(repository)
+    search = CommitSearch(found, repository, Comparer(model=(), folder=""))
+    git("bisect", "start", "main", "main~1")
+    assert report(search, found) == 0
+    assert "second is the first bad commit:" in capsys.readouterr().out
+    git("bisect", "reset")
+    _commit(repository, "third")
+    git("bisect", "start", "main", "main~2")
+    assert report(search, found) == 1
+    assert " second: skipped: it was not tried" in capsys.readouterr().out
 
 
 @pytest.mark.slow

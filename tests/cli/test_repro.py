@@ -196,6 +196,9 @@ def test_other_strides_and_other_values_each_time(project: Project):
     assert (status, output.startswith("net:net, /sigmoid: meta-change")) == (0, True), output
     assert "returns another shape, dtype or strides" in (project.folder / "strides" / "repro.py").read_text()
     project.break_kernels({"sigmoid": "unsteady"})
+    for named in ([], ["/sigmoid"]):
+        status, output = project.repro("net.yaml::net", *named, f"--against={sys.executable}", "--out=each")
+        assert (status, "runs give other values than the first" in output) == (0, True), output
     status, output = project.repro("net.yaml::net", "--out=alone")  # the verdict on its record fails
     assert (status, "runs give other values than the first" in output) == (0, True), output
     assert "not confirmed in the other environment: none was named (--against)" in output

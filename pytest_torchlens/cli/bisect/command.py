@@ -143,6 +143,7 @@ def _bisect_releases(options: argparse.Namespace) -> int:
             nightlies=options.nightlies,
         )
     with Environments.opened(existing, recipe, options.keep) as environments:
+        environments.check(releases)
         print(plan(releases, environments, recipe.tool if recipe else ""), flush=True)
         if options.dry_run:
             return 0

@@ -12,9 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_torchlens.baseline.source_files import INSTALLED
+from pytest_torchlens.cli.bisect import step as step_module
+from pytest_torchlens.cli.bisect.processes import run
 from pytest_torchlens.cli.bisect.processes import started
 from pytest_torchlens.cli.bisect.releases import not_bad
 from pytest_torchlens.cli.bisect.search import most_trials
+from pytest_torchlens.cli.bisect.step import FAULT
+from pytest_torchlens.cli.bisect.step import MARK
 from pytest_torchlens.cli.bisect.trial import Comparer
 from pytest_torchlens.cli.bisect.trial import Trial
 from pytest_torchlens.cli.bisect.trial import Verdict
@@ -23,15 +27,12 @@ from pytest_torchlens.cli.errors import CommandError
 from pytest_torchlens.records import from_json
 from pytest_torchlens.records import to_json
 from pytest_torchlens.records import write_atomically
+from pytest_torchlens.records.files import remove_folder
 from pytest_torchlens.records.files import temporary_folder
 from pytest_torchlens.records.git import GitError
 from pytest_torchlens.records.git import Repository
 from pytest_torchlens.records.git import git_command
 from pytest_torchlens.records.git import git_environment
-
-STEP = "pytest_torchlens.cli.bisect.step"
-MARK = "pytest-lens-trial "
-"""Begins a line that a step prints for us, among those that git prints."""
 
 
 def bisect_commits(options: argparse.Namespace, model: tuple[str, ...]) -> int:
@@ -46,7 +47,7 @@ def bisect_commits(options: argparse.Namespace, model: tuple[str, ...]) -> int:
         with _worktree(repository, good) as tree:
             search = CommitSearch(repository, tree, _comparer(options, model, repository, tree))
             search.run(good, bad)
-            return _report(search, repository)
+            return report(search, repository)
     except GitError as error:
         raise CommandError(str(error)) from None
 
@@ -81,11 +82,22 @@ def _worktree(repository: Repository, commit: str) -> Iterator[Path]:
     """Check a commit out in a temporary folder; a worktree has its own index, HEAD and state of ``git bisect``."""
     with temporary_folder("pytest-lens-bisect-") as folder:
         tree = Path(os.path.realpath(folder)) / "tree"
-        repository.run("worktree", "add", "--quiet", "--detach", str(tree), commit)
         try:
+            _add(repository, tree, commit)
             yield tree
         finally:
-            repository.run("worktree", "remove", "--force", "--force", str(tree))
+            # Without the folder git removes half-made and locked ones too; `prune` would forget some of the user's.
+            remove_folder(tree)
+            with contextlib.suppress(GitError):
+                repository.run("worktree", "remove", "--force", "--force", str(tree))
+
+
+def _add(repository: Repository, tree: Path, commit: str) -> None:
+    """Add the worktree; if this process is interrupted, git and its filters end first."""
+    command = git_command(repository.folder, "worktree", "add", "--quiet", "--detach", str(tree), commit)
+    ended = run(command, variables=git_environment())
+    if ended.returncode:
+        raise GitError(f"git worktree add: {' '.join(ended.stderr.split())}")
 
 
 def _comparer(options: argparse.Namespace, model: tuple[str, ...], repository: Repository, tree: Path) -> Comparer:
@@ -209,14 +221,19 @@ class CommitSearch:
         """Let git run the steps, and note what each prints."""
         plan = self._tree.parent / "step.json"
         write_atomically(plan, to_json(step))
-        command = git_command(self._tree, "bisect", "run", sys.executable, "-m", STEP, str(plan))
-        others = []
+        # By its path: with -m the worktree's own files would come first among the modules.
+        command = git_command(self._tree, "bisect", "run", sys.executable, step_module.__file__, str(plan))
+        others, fault = [], ""
         with started(command, variables=git_environment(), errors=subprocess.STDOUT) as running:
             for line in running.stdout or ():
                 if line.startswith(MARK):
                     self._note(from_json(line.removeprefix(MARK), StepResult))
+                elif line.startswith(FAULT):
+                    fault = line.removeprefix(FAULT).strip()
                 else:
                     others.append(line.strip())
+        if fault:
+            raise CommandError(f"git bisect run: a step ended with {fault}")
         if running.returncode not in _ENDED:
             raise CommandError(f"git bisect run: {' '.join(others[-2:])}")
 
@@ -231,17 +248,20 @@ class CommitSearch:
 
 _ENDED = (0, 2)
 """Exit statuses of ``git bisect run``: a commit was found, or only skipped ones are left."""
+_UNTRIED = Trial(verdict=Verdict.SKIPPED, words="it was not tried")
 
 
-def _report(search: CommitSearch, repository: Repository) -> int:
+def report(search: CommitSearch, repository: Repository) -> int:
+    """Print what is left of a search; return the exit status."""
     suspects = search.suspects
     if len(suspects) == 1:
         (found,) = suspects
         about = repository.run("show", "--stat", "--format=%an, %ad", "--date=iso", found).strip()
-        print(f"\n{search.name(found)} is the first bad commit:\n{about}\n\n{search.trials[found].details}")
+        trial = search.trials.get(found, _UNTRIED)
+        print(f"\n{search.name(found)} is the first bad commit:\n{about}\n\n{trial.details or trial.words}")
         return 0
     print("\nthe first bad commit is one of these:")
     for commit in reversed(suspects):
-        trial = search.trials[commit]
+        trial = search.trials.get(commit, _UNTRIED)
         print(f"  {search.name(commit)}: {trial.verdict.value}: {trial.words}")
     return INCOMPLETE

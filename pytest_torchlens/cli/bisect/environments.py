@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import sys
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -117,6 +118,8 @@ class Environments:
         ------
         EnvironmentFailure
             If it cannot be installed, or lacks a package.
+        CommandError
+            If something of the user's is where it would be made.
         """
         from pytest_torchlens.run import OtherPython
         from pytest_torchlens.run import OtherPythonError
@@ -133,7 +136,7 @@ class Environments:
         if self.recipe is None:
             raise EnvironmentFailure("it has no --environment, and --no-install is set")
         folder = self.folder / f"torch-{release}"
-        if not python_in(folder).exists() or not self.keep:
+        if not self._is_kept(release):
             self._made.add(release)
             try:
                 for command in self.recipe.commands(folder, release):
@@ -142,6 +145,27 @@ class Environments:
                 remove_folder(folder)
                 raise
         return str(python_in(folder))
+
+    def _is_kept(self, release: str) -> bool:
+        """Return whether an earlier search left this environment; refuse a folder that is none."""
+        folder = self.folder / f"torch-{release}"
+        if self.keep and not python_in(folder).exists() and os.path.lexists(folder):
+            raise CommandError(
+                f"--keep: {folder} exists, and is no environment: move it away, or name another folder for environments"
+            )
+        return self.keep and folder.exists()
+
+    def check(self, releases: Iterable[str]) -> None:
+        """Check that nothing of the user's is where the environments of releases will be made.
+
+        Raises
+        ------
+        CommandError
+            If something is.
+        """
+        for release in releases:
+            if self.recipe is not None and release not in self.existing:
+                self._is_kept(release)
 
     def drop(self, release: str) -> None:
         """Remove the environment of a release, if it was made here and is not kept."""

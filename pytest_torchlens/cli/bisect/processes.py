@@ -11,13 +11,20 @@ from collections.abc import Mapping
 
 _PATIENCE = 15
 """Seconds that a program may take to end after it was interrupted."""
+INNER_PATIENCE = 5
+"""The same for a program that such a program started: it must be ended before its parent is."""
 
 
 @contextlib.contextmanager
 def started(
-    command: list[str], folder: str | None = None, variables: Mapping[str, str] | None = None, *, errors: int
+    command: list[str],
+    folder: str | None = None,
+    variables: Mapping[str, str] | None = None,
+    *,
+    errors: int,
+    patience: float = _PATIENCE,
 ) -> Iterator[subprocess.Popen[str]]:
-    """Start a program in a process group of its own, which is interrupted once if this process is.
+    """Start a program in a process group of its own, which is interrupted once if this process is, and then killed.
 
     Parameters
     ----------
@@ -29,6 +36,8 @@ def started(
         Its environment; None for this process's.
     errors
         Where its standard error goes, such as `subprocess.PIPE`.
+    patience
+        Seconds that it may take to end after it was interrupted.
 
     Raises
     ------
@@ -50,25 +59,30 @@ def started(
         try:
             yield process
         except BaseException:
-            _end(process)
+            _end(process, patience)
             raise
 
 
 def run(
-    command: list[str], folder: str | None = None, variables: Mapping[str, str] | None = None
+    command: list[str],
+    folder: str | None = None,
+    variables: Mapping[str, str] | None = None,
+    *,
+    patience: float = _PATIENCE,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program as `started` does, to its end; return what it wrote."""
-    with started(command, folder, variables, errors=subprocess.PIPE) as process:
+    with started(command, folder, variables, errors=subprocess.PIPE, patience=patience) as process:
         output, errors = process.communicate()
     return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    for name in ("SIGINT", "SIGKILL"):
-        _send(process, name)
-        with contextlib.suppress(subprocess.TimeoutExpired, ValueError):  # a stream that is closed
-            process.communicate(timeout=_PATIENCE)
-            return
+def _end(process: subprocess.Popen[str], patience: float) -> None:
+    _send(process, "SIGINT")
+    with contextlib.suppress(subprocess.TimeoutExpired, ValueError):  # a stream that is closed
+        process.communicate(timeout=patience)
+    _send(process, "SIGKILL")  # also to those of its group that ignored the first
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=patience)
 
 
 def _send(process: subprocess.Popen[str], name: str) -> None:

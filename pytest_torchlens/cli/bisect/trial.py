@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pytest_torchlens.baseline.wording import comparison_text
 from pytest_torchlens.baseline.wording import headline
+from pytest_torchlens.cli.bisect.processes import INNER_PATIENCE
 from pytest_torchlens.cli.bisect.processes import run
 from pytest_torchlens.cli.errors import CommandError
 from pytest_torchlens.records import Change
@@ -102,7 +103,8 @@ class Comparer:
             conditions = [f"--lens-fail-on={condition}" for condition in self.fail]
             command = [*_PYTEST, f"--lens-json={result}", *self.model, *conditions, *with_timeout, *options]
             # What an interrupted run leaves, activations of a large model among it, is removed with the folder.
-            ended = run(command, self.folder, _environment() | self.variables | variables | {"TMPDIR": folder})
+            environment = _environment() | self.variables | variables | {"TMPDIR": folder}
+            ended = run(command, self.folder, environment, patience=INNER_PATIENCE)
             report = from_json(result.read_text(encoding="utf-8"), RunReport) if result.exists() else None
         if report is None or not report.models:
             return Trial(verdict=Verdict.SKIPPED, words=_complaint(ended))

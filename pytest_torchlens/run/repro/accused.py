@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from pytest_torchlens.baseline.judge import UNSTABLE
 from pytest_torchlens.baseline.policy import Policy
 from pytest_torchlens.baseline.saved_activations import SavedActivations
 from pytest_torchlens.baseline.saved_activations import SavedActivationsError
@@ -46,7 +47,7 @@ from pytest_torchlens.zoo import ModelCase
 
 _SECONDS = 3600.0
 _OWN = {Change.REGRESSION, Change.LOCAL_CHANGE, Change.NAN_CHANGE, Change.META_CHANGE, Change.DECISION_FLIP}
-_OWN |= {Change.DRIFT, Change.UNSTABLE}
+_OWN |= {Change.DRIFT, *UNSTABLE}
 """Changes that one operation, or a run of them, may show alone."""
 
 
@@ -168,7 +169,7 @@ class Pass:
         if operation in self._numbers():
             findings = self.comparison.findings if self.comparison else ()
             finding = next((one for one in findings if one.operation == operation), None)
-            repeats = finding is not None and finding.change is Change.UNSTABLE
+            repeats = finding is not None and finding.change in UNSTABLE
             return self._accused(operation, finding.message if finding else "", repeats=repeats)
         try:
             found = self.history[operation]
@@ -206,7 +207,7 @@ class Pass:
         for finding in self.comparison.findings if self.comparison else ():
             if finding.change in _OWN and finding.operation in numbers:
                 why = f"{finding.change.value}: {finding.message}"
-                return self._accused(finding.operation, why, repeats=finding.change is Change.UNSTABLE)
+                return self._accused(finding.operation, why, repeats=finding.change in UNSTABLE)
         return None
 
     def _by_verdict(self) -> Accused | None:

@@ -1,6 +1,7 @@
 """Runs reproductions in an environment that has torch alone: imports nothing else, and nothing of this package.
 
-Requests and answers are written by `torch.save`, each after its length: tensors to keep, or programs to run on them.
+Requests and answers are written by `torch.save`, each after its length: tensors to keep, and programs to run on them,
+each of which has an answer of its own.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ def main() -> None:
         request = torch.load(io.BytesIO(requests.read(size)), weights_only=True)
         tensors = request.get("tensors", tensors)
         parts = ({name: cut(one, cuts.get(name, ())) for name, one in tensors.items()} for _, cuts in request["trials"])
-        send(answers, [run(text, part) for (text, _), part in zip(request["trials"], parts, strict=True)])
+        for (text, _), part in zip(request["trials"], parts, strict=True):
+            send(answers, run(text, part))
 
 
 def send(stream: IO[bytes], message: object) -> None:

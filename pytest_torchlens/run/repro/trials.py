@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import subprocess
+import threading
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 _RUNNER = str(Path(__file__).with_name("runner.py"))
 _SECONDS = 120
+"""Time limit of each trial, and of the script that is written."""
 
 Cuts = Mapping[str, Sequence[tuple[int, int, int]]]
 """Dimension, start and length of the parts of inputs that a trial takes, by name."""
@@ -42,6 +44,10 @@ Results = list[torch.Tensor] | str
 
 class RunnerError(RuntimeError):
     """An environment does not answer."""
+
+
+class HangError(RunnerError):
+    """An environment does not answer in time."""
 
 
 class Environment:
@@ -61,6 +67,7 @@ class Environment:
         self.executable = executable
         self._tensors: dict[str, torch.Tensor] = {}
         self._is_sent = False
+        self._awaited = 0
         facts = self._start()
         self.torch = str(facts["torch"])
         self.words = "torch {torch}, Python {python}, {platform}, {cpu}".format_map(facts)
@@ -80,6 +87,7 @@ class Environment:
     def begin(self, trials: Iterable[Trial]) -> None:
         """Send trials; `finish` returns what they compute."""
         request: dict[str, Any] = {"trials": [(text, dict(cuts)) for text, cuts in trials]}
+        self._awaited = len(request["trials"])
         if not self._is_sent:
             request["tensors"] = self._tensors
         self._is_sent = True
@@ -87,8 +95,14 @@ class Environment:
             send(cast("IO[bytes]", self._process.stdin), request)
 
     def finish(self) -> list[Results]:
-        """Return the results of the trials that were sent; raises `RunnerError` if one ended the process."""
-        return list(self._receive())
+        """Return the results of the trials that were sent.
+
+        Raises
+        ------
+        RunnerError
+            If one ended the process, or `HangError` if it did not end in time.
+        """
+        return [self._receive() for _ in range(self._awaited)]
 
     def restart(self) -> None:
         """Begin anew, after a crash."""
@@ -97,13 +111,29 @@ class Environment:
 
     def _receive(self) -> Any:
         stream = cast("IO[bytes]", self._process.stdout)
-        size = int.from_bytes(stream.read(8), "little")
-        if not size:
-            self._process.wait()
-            self._errors.seek(0)
-            lines = self._errors.read().decode(errors="replace").strip().splitlines() or ["it ended"]
-            raise RunnerError(f"{self.executable} cannot run it: {lines[-1]}")
-        return torch.load(io.BytesIO(stream.read(size)), weights_only=True)
+        late = threading.Event()
+        timer = threading.Timer(_SECONDS, self._kill, [late])
+        timer.start()
+        try:
+            size = int.from_bytes(stream.read(8), "little")
+            answer = stream.read(size)
+        finally:
+            timer.cancel()
+        if size and len(answer) == size:
+            return torch.load(io.BytesIO(answer), weights_only=True)
+        if late.is_set():
+            raise HangError(f"{self.executable} did not answer within {_SECONDS} s: an operation hangs there")
+        raise RunnerError(f"{self.executable} cannot run it: {self._last_words()}")
+
+    def _kill(self, late: threading.Event) -> None:
+        late.set()
+        self._process.kill()
+
+    def _last_words(self) -> str:
+        self._process.wait()
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it ended"
 
     def close(self) -> None:
         """End the process."""
@@ -184,9 +214,17 @@ class Bench:
             environment.keep(tensors)
 
     def run_all(self, trials: Sequence[Trial], expected: Sequence[torch.Tensor] | None = None) -> list[Outcome]:
-        """Run trials on parts of the inputs, in both environments at once."""
+        """Run trials on parts of the inputs, in both environments at once.
+
+        Raises
+        ------
+        HangError
+            If one does not end: to wait for each again would take hours.
+        """
         try:
             got, trusted = self._answers(trials)
+        except HangError:
+            raise
         except RunnerError as error:
             for environment in self._environments:
                 environment.restart()
