@@ -16,7 +16,7 @@ from pytest_torchlens.cli.errors import INCOMPLETE
 from pytest_torchlens.cli.errors import CommandError
 from pytest_torchlens.records import write_atomically
 
-_FIX = "take one side (git checkout --ours or --theirs), or run the model and store it anew"
+_FIX = "take one side (git checkout --ours or --theirs), or delete the file, run the model and store it anew"
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
