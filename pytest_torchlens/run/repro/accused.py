@@ -169,6 +169,9 @@ class Pass:
         if operation in self._numbers():
             findings = self.comparison.findings if self.comparison else ()
             finding = next((one for one in findings if one.operation == operation), None)
+            failed = self._by_verdict()
+            if finding is None and failed is not None and failed.operation == operation:
+                return failed
             repeats = finding is not None and finding.change in UNSTABLE
             return self._accused(operation, finding.message if finding else "", repeats=repeats)
         try:
