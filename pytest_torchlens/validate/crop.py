@@ -136,8 +136,10 @@ def channels_apart(call: Call, cropped: list[tuple[str, torch.Tensor]]) -> list[
     In evaluation `batch_norm` computes each channel of the result from that channel of its arguments alone.  None for
     any other function, and if there are fewer channels than tensors.
     """
+    if call.info.layer_type != "batch_norm" or call.writes:
+        return None
     channels = min([tensor.shape[_channel_dim(tensor)] for _, tensor in cropped], default=0)
-    if call.info.layer_type != "batch_norm" or call.writes or channels < len(cropped):
+    if channels < len(cropped):
         return None
     return [slice(place, None, len(cropped)) for place in range(len(cropped))]
 

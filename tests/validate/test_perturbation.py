@@ -551,3 +551,8 @@ ONLY_ZEROS = {
 def test_entries_that_are_all_zeros_get_other_values(forward):
     with torch.no_grad():
         assert perturbed(forward).failures == ()
+
+
+def test_a_large_tensor_and_one_without_dimensions():
+    x = torch.arange(4096.0)
+    assert validate(Function(lambda x: x / torch.tensor(3.0) * x.sum()), (x,)).verdict.words == "passed"

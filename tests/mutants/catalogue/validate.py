@@ -49,7 +49,7 @@ MUTANTS = (
         "for place, one in []\n            if same(",
     ),
     Mutant("validate/crop.py", "slice(place, None, len(cropped))", "slice(None)"),
-    Mutant("validate/crop.py", "or channels < len(cropped):", "or channels <= len(cropped):"),
+    Mutant("validate/crop.py", "if channels < len(cropped):", "if channels <= len(cropped):"),
     Mutant("validate/replay_check.py", "tensor.detach().copy_(value.tensor)", "pass"),
     Mutant("validate/replay_check.py", "and all(_accept_if_close(*pair)", "and any(_accept_if_close(*pair)"),
     Mutant(
