@@ -87,8 +87,8 @@ MUTANTS = (
     Mutant("baseline/compare.py", "round(i * gaps / (_GROWTH - 1))", "round(i * gaps / _GROWTH)"),
     Mutant(
         "baseline/compare.py",
-        "if STATUSES.index(new) > STATUSES.index(old):",
-        "if STATUSES.index(new) < STATUSES.index(old):",
+        "if _rank(new) > _rank(old):",
+        "if _rank(new) < _rank(old):",
     ),
     Mutant("baseline/environments.py", "[:2])", "[:1])", within="_minor"),
     Mutant("baseline/environments.py", "if environment.device == wanted.device]", "if environment.device]"),
