@@ -165,7 +165,7 @@ def test_random_programs_of_more_statements(program):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("programs", [FITTING, MORE], ids=["plain", "more"])
-@hypothesis.settings(SETTINGS, max_examples=2000)
+@hypothesis.settings(SETTINGS, max_examples=500)
 @hypothesis.given(data=st.data())
 def test_many_random_programs(programs, data):
     program = data.draw(programs)
