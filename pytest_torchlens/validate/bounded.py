@@ -50,6 +50,7 @@ class BoundedRun(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
+        """Return False, as `DispatchWatch` does: PyTorch would import its compiler."""
         return False
 
     def __init__(self, usual: int | None = None) -> None:

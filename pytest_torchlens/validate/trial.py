@@ -48,7 +48,8 @@ class Trial:
     tensors
         Its tensor arguments in the order of `edges`.
     reference
-        The outcome for these arguments; None to run the call for it.
+        The outcome for these arguments; None to run the call for it.  An opaque call always runs for it, if it can be
+        bounded: under a mode, as with other values, some compute otherwise.
 
     Attributes
     ----------

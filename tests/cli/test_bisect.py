@@ -54,6 +54,24 @@ def bisect(*arguments: str) -> int:
     return main(["bisect", "zoo/net.yaml::net", *arguments])
 
 
+def interrupt(options: list[str], temporary: Path, begun: str, number: signal.Signals, **variables: str) -> None:
+    """Send a signal to a search once it has made what the pattern `begun` fits in its folder for temporary files."""
+    temporary.mkdir()
+    running = subprocess.Popen(
+        [sys.executable, "-m", "pytest_torchlens.cli", "bisect", "zoo/net.yaml::net", *options],
+        env={**os.environ, **variables, "TMPDIR": str(temporary)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 100
+    while not list(temporary.glob(begun)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    running.send_signal(number)
+    told, _ = running.communicate(timeout=100)
+    assert running.returncode == 130
+    assert told.endswith("interrupted: the search ends here, and what it made is removed\n")
+
+
 @pytest.mark.parametrize("count", range(2, 9))
 def test_any_first_bad_one_is_found_whatever_is_skipped(count: int):
     names = [str(number) for number in range(count)]
@@ -154,23 +172,10 @@ def _files(folder: Path) -> dict[str, bytes]:
 def test_ctrl_c_removes_what_was_made(project: Path, tmp_path: Path):
     tools = fake_uv(tmp_path / "tools")
     (tools / "faults.json").write_text(json.dumps({"2.13.0": "slow"}))
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
     path = os.pathsep.join([str(tools), os.environ["PATH"]])
-    command = [sys.executable, "-m", "pytest_torchlens.cli", "bisect", "zoo/net.yaml::net", "--good=2.9.1"]
-    running = subprocess.Popen(
-        [*command, "--bad=2.13.0", "--releases=2.10.0"],
-        env={**os.environ, "PATH": path, "TMPDIR": str(temporary)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    deadline = time.monotonic() + 100
-    while not list(temporary.glob("*/torch-2.13.0")) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    running.send_signal(signal.SIGINT)
-    told, _ = running.communicate(timeout=100)
-    assert running.returncode == 130
-    assert told.endswith("interrupted: the search ends here, and what it made is removed\n")
+    options = ["--good=2.9.1", "--bad=2.13.0", "--releases=2.10.0"]
+    temporary = tmp_path / "temporary"
+    interrupt(options, temporary, "*/torch-2.13.0", signal.SIGINT, PATH=path)
     assert list(temporary.glob("pytest-lens-*")) == []
 
 
@@ -267,20 +272,7 @@ def test_the_commit_is_found_and_the_users_checkout_stays(repository: Path, caps
 def test_a_search_of_commits_that_is_ended_leaves_no_worktree(repository: Path, tmp_path: Path):
     _commit(repository, "harmless")
     temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    running = subprocess.Popen(
-        [sys.executable, "-m", "pytest_torchlens.cli", "bisect", "zoo/net.yaml::net", "--git=main~1..main"],
-        env={**os.environ, "TMPDIR": str(temporary)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    deadline = time.monotonic() + 100
-    while not list(temporary.glob("*/tree/zoo/net.yaml")) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    running.send_signal(signal.SIGTERM)
-    told, _ = running.communicate(timeout=100)
-    assert running.returncode == 130
-    assert told.endswith("interrupted: the search ends here, and what it made is removed\n")
+    interrupt(["--git=main~1..main"], temporary, "*/tree/zoo/net.yaml", signal.SIGTERM)
     assert list(temporary.iterdir()) == []
     assert len(git("worktree", "list").splitlines()) == 1
 
