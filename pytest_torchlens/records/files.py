@@ -18,9 +18,6 @@ from pathlib import Path
 from typing import IO
 from typing import Final
 
-from filelock import FileLock
-from filelock import Timeout
-
 _LONGEST = 80
 # Lower case only: on some file systems `Net` and `net` are the same file.
 _SAFE = re.compile(rf"[a-z0-9](?:[a-z0-9._-]{{0,{_LONGEST - 2}}}[a-z0-9])?")
@@ -320,6 +317,9 @@ def exclusive(path: Path) -> Iterator[None]:
     UnwritableError
         If another process holds the lock for a minute, or the lock cannot be made.
     """
+    from filelock import FileLock  # it loads asyncio, and a run without models locks nothing
+    from filelock import Timeout
+
     with writing(path):
         digest = hashlib.sha256(os.path.realpath(path).encode(errors="surrogatepass")).hexdigest()[:32]
     folder = temporary_path(f"pytest-torchlens-{os.getuid() if hasattr(os, 'getuid') else 'user'}")
