@@ -88,6 +88,7 @@ def test_each_mode_runs(mode: str) -> None:
         MODES[mode](Tiny(), torch.rand(2, 4))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 def test_everything(tiny_workloads: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(monkeypatch, everything.main, "--save") == 0
@@ -248,6 +249,7 @@ def test_left_out():
 """
 
 
+@pytest.mark.slow
 def test_suites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "test_suite.py").write_text(SUITE)
     arguments = ["--folder", str(tmp_path), "--order", "-p no:randomly", "--json", str(tmp_path / "runs.json")]
@@ -298,6 +300,7 @@ def zoo():
 """
 
 
+@pytest.mark.slow
 def test_zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "models.py").write_text(MODELS, encoding="utf-8")
     (tmp_path / "net.yaml").write_text(ZOO, encoding="utf-8")

@@ -8,7 +8,7 @@ from pytest_torchlens.records import RunReport
 from pytest_torchlens.records import from_json
 
 
-@pytest.mark.parametrize("workers", [[], ["-n2"]])
+@pytest.mark.parametrize("workers", [[], pytest.param(["-n2"], marks=pytest.mark.slow)])
 def test_the_first_command(pytester: pytest.Pytester, workers: list[str]):
     result = pytester.runpytest_subprocess(
         "--lens-zoo", "torchvision:resnet18,alexnet", "--lens-validate", "--lens-report=lens-report", *workers
