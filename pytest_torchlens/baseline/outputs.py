@@ -26,10 +26,10 @@ def compare_outputs(
     """
     if before.output != after.output:
         return OutputsComparison(reason="another object is returned")
-    old, new = ([step for step in side.steps if step.function == "output"] for side in (before, after))
-    if len(old) != len(new):
-        return OutputsComparison(reason=f"{len(old)} tensors were returned, now {len(new)}")
-    pairs = list(zip(old, new, strict=True))
+    old, new = (len(outputs_of(side)) for side in (before, after))
+    if old != new:
+        return OutputsComparison(reason=f"{old} tensors were returned, now {new}")
+    pairs = [(was, now) for was, now in pair_outputs(before, after) if was is not None and now is not None]
     for first, second in pairs:
         if differences := list(_kinds(first, second)):
             return OutputsComparison(operation=second.id, reason="; ".join(differences))
@@ -40,6 +40,22 @@ def compare_outputs(
         for first, second in pairs
     ]
     return max(found, key=_badness, default=OutputsComparison(same=True, within=True))
+
+
+def pair_outputs(before: Snapshot, after: Snapshot) -> Iterator[tuple[Step | None, Step | None]]:
+    """Yield the returned tensors of both in pairs: those at the same place in the object, then the others in order."""
+    old, new = outputs_of(before), outputs_of(after)
+    others = iter([step for place, step in old.items() if place not in new])
+    for place, step in new.items():
+        yield old[place] if place in old else next(others, None), step
+    yield from ((step, None) for step in others)
+
+
+def outputs_of(snapshot: Snapshot) -> dict[str, Step]:
+    """Return the returned tensors by their places in the object, by numbers where places have no names of their own."""
+    steps = [step for step in snapshot.steps if step.function == "output"]
+    places = [path for path, kind in snapshot.output.items() if kind == "tensor"]
+    return dict(zip(places if len(places) == len(steps) else map(str, range(len(steps))), steps, strict=True))
 
 
 def _compare(step: Step, old: Numbers | None, new: Numbers | None, tolerance: Tolerance) -> OutputsComparison:

@@ -1,0 +1,72 @@
+"""Tells two calls of one function apart from one call that is spelled in two ways.
+
+``conv2d(x, w, b, (1, 1), (1, 1))`` is ``conv2d(x, w, b, padding=1)``: a module spells its call in another way than a
+person does.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from pytest_torchlens.baseline.snapshot import Step
+
+_SIGNATURES = {
+    "conv1d conv2d conv3d": "input weight bias stride=1 padding=0 dilation=1 groups=1",
+    "linear": "input weight bias",
+    "gelu": "input approximate='none'",
+    "softplus": "input beta=1 threshold=20",
+    "softmax logsoftmax": "input dim",
+    "mean sum amax amin": "input dim keepdim=False",
+    "cat stack": "tensors dim=0",
+    "flatten": "input start_dim=0 end_dim=-1",
+    "transpose": "input dim0 dim1",
+}
+"""Functions that take arguments by place or by name as their caller likes, with names and defaults."""
+_PARAMETERS = {name: text.split() for names, text in _SIGNATURES.items() for name in names.split()}
+_OF_OTHERS = ["input"]
+_IDLE = ("inplace", "_stacklevel")
+"""Arguments on which no value depends; whether a call wrote in place is known apart from them."""
+
+
+def place_of(function: str, argument: str) -> str:
+    """Return an argument's place as text; its name, if the place is not known."""
+    names = [name.partition("=")[0] for name in _PARAMETERS.get(function, _OF_OTHERS)]
+    return str(names.index(argument)) if argument in names else argument
+
+
+def texts_of(step: Step) -> dict[str, str]:
+    """Return the arguments of a call that are no tensors as they were written, by their places."""
+    return {place_of(step.function, text.partition("=")[0]): text for text in step.arguments}
+
+
+def other_arguments(before: Step, after: Step) -> set[str]:
+    """Return the places of the arguments, apart from tensors, that have other values."""
+    if before.arguments == after.arguments:
+        return set()
+    old, new = _values(before), _values(after)
+    return {place for place in [*old, *new] if old.get(place) != new.get(place)}
+
+
+def _values(step: Step) -> dict[str, str]:
+    """Return the values by their places, without defaults and what no value depends on."""
+    texts = {place: text.partition("=")[2] for place, text in texts_of(step).items() if place not in _IDLE}
+    found = {place: _value(step.function, text) for place, text in texts.items()}
+    defaults = _defaults(step.function)
+    return {place: value for place, value in found.items() if value not in ("None", defaults.get(place))}
+
+
+def _defaults(function: str) -> dict[str, str]:
+    pairs = [name.partition("=") for name in _PARAMETERS.get(function, ())]
+    return {str(place): _value(function, default) for place, (_, equals, default) in enumerate(pairs) if equals}
+
+
+def _value(function: str, text: str) -> str:
+    """Return a value's text; of a list that of a tuple, and of equal sizes of a convolution that of one."""
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):  # no literal, or one of a damaged file
+        return text
+    if isinstance(value, list | tuple):
+        is_one = function.startswith("conv") and len(set(map(str, value))) == 1
+        return repr(value[0]) if is_one else repr(tuple(value))
+    return repr(int(value)) if isinstance(value, float) and value.is_integer() else repr(value)
