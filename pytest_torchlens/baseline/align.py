@@ -10,8 +10,6 @@ from dataclasses import field
 from itertools import groupby
 from itertools import zip_longest
 
-from pytest_torchlens.baseline.outputs import outputs_of
-from pytest_torchlens.baseline.outputs import pair_outputs
 from pytest_torchlens.baseline.snapshot import Answer
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot import Step
@@ -278,6 +276,22 @@ def _step_pairs(before: Snapshot, after: Snapshot) -> Iterator[StepPair]:
         stretch = list(run)
         yield from _match_stretch(stretch) if alone else stretch
     yield from (StepPair(was, now) for was, now in pair_outputs(before, after))
+
+
+def pair_outputs(before: Snapshot, after: Snapshot) -> Iterator[tuple[Step | None, Step | None]]:
+    """Yield the returned tensors of both in pairs: those at the same place in the object, then the others in order."""
+    old, new = outputs_of(before), outputs_of(after)
+    others = iter([step for place, step in old.items() if place not in new])
+    for place, step in new.items():
+        yield old[place] if place in old else next(others, None), step
+    yield from ((step, None) for step in others)
+
+
+def outputs_of(snapshot: Snapshot) -> dict[str, Step]:
+    """Return the returned tensors by their places in the object, by numbers where places have no names of their own."""
+    steps = [step for step in snapshot.steps if step.function == "output"]
+    places = [path for path, kind in snapshot.output.items() if kind == "tensor"]
+    return dict(zip(places if len(places) == len(steps) else map(str, range(len(steps))), steps, strict=True))
 
 
 def _match_stretch(stretch: list[StepPair]) -> Iterator[StepPair]:

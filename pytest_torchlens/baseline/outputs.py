@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pytest_torchlens.baseline.align import outputs_of
+from pytest_torchlens.baseline.align import pair_outputs
 from pytest_torchlens.baseline.distance import Tolerance
 from pytest_torchlens.baseline.distance import error_between
 from pytest_torchlens.baseline.distance import is_exact
@@ -40,22 +42,6 @@ def compare_outputs(
         for first, second in pairs
     ]
     return max(found, key=_badness, default=OutputsComparison(same=True, within=True))
-
-
-def pair_outputs(before: Snapshot, after: Snapshot) -> Iterator[tuple[Step | None, Step | None]]:
-    """Yield the returned tensors of both in pairs: those at the same place in the object, then the others in order."""
-    old, new = outputs_of(before), outputs_of(after)
-    others = iter([step for place, step in old.items() if place not in new])
-    for place, step in new.items():
-        yield old[place] if place in old else next(others, None), step
-    yield from ((step, None) for step in others)
-
-
-def outputs_of(snapshot: Snapshot) -> dict[str, Step]:
-    """Return the returned tensors by their places in the object, by numbers where places have no names of their own."""
-    steps = [step for step in snapshot.steps if step.function == "output"]
-    places = [path for path, kind in snapshot.output.items() if kind == "tensor"]
-    return dict(zip(places if len(places) == len(steps) else map(str, range(len(steps))), steps, strict=True))
 
 
 def _compare(step: Step, old: Numbers | None, new: Numbers | None, tolerance: Tolerance) -> OutputsComparison:

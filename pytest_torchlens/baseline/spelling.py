@@ -22,16 +22,25 @@ _SIGNATURES = {
     "transpose": "input dim0 dim1",
 }
 """Functions that take arguments by place or by name as their caller likes, with names and defaults."""
-_PARAMETERS = {name: text.split() for names, text in _SIGNATURES.items() for name in names.split()}
-_OF_OTHERS = ["input"]
+_PARAMETERS = {
+    name: [parameter.partition("=")[::2] for parameter in text.split()]
+    for names, text in _SIGNATURES.items()
+    for name in names.split()
+}
+_PLACES = {
+    function: {name: str(place) for place, (name, _) in enumerate(parameters)}
+    for function, parameters in _PARAMETERS.items()
+}
+_OF_OTHERS = {"input": "0"}
 _IDLE = ("inplace", "_stacklevel")
 """Arguments on which no value depends; whether a call wrote in place is known apart from them."""
 
 
 def place_of(function: str, argument: str) -> str:
-    """Return an argument's place as text; its name, if the place is not known."""
-    names = [name.partition("=")[0] for name in _PARAMETERS.get(function, _OF_OTHERS)]
-    return str(names.index(argument)) if argument in names else argument
+    """Return an argument's place as text, or that of an item of it; its name, if the place is not known."""
+    name, dot, item = argument.partition(".")
+    place = _PLACES.get(function, _OF_OTHERS).get(name)
+    return f"{place}{dot}{item}" if place else argument
 
 
 def texts_of(step: Step) -> dict[str, str]:
@@ -56,8 +65,8 @@ def _values(step: Step) -> dict[str, str]:
 
 
 def _defaults(function: str) -> dict[str, str]:
-    pairs = [name.partition("=") for name in _PARAMETERS.get(function, ())]
-    return {str(place): _value(function, default) for place, (_, equals, default) in enumerate(pairs) if equals}
+    places = _PLACES.get(function, {})
+    return {places[name]: _value(function, text) for name, text in _PARAMETERS.get(function, ()) if text}
 
 
 def _value(function: str, text: str) -> str:

@@ -141,6 +141,110 @@ def test_another_object_around_the_same_tensors_is_structure(before, after, said
     assert compare(parse_snapshot(to_text(second)), again).verdict is Change.IDENTICAL
 
 
+def test_outputs_are_compared_at_their_places_whatever_the_order_in_which_they_were_made():
+    x = an_input(2, 4)
+    before = snapshot_of(Returning(lambda y: {"a": y.exp(), "b": (y.sin(), y.cos())}), x)
+    moved = compare(before, snapshot_of(Returning(lambda y: {"b": (y.sin(), y.cos()), "a": y.exp()}), x))
+    assert (moved.verdict, moved.outputs.same) == (Change.REFACTOR, True)
+    swapped = compare(before, snapshot_of(Returning(lambda y: {"b": (y.exp(), y.cos()), "a": y.sin()}), x))
+    assert (swapped.verdict, swapped.outputs.within) == (Change.STRUCTURE, False)
+    said = [finding.message for finding in swapped.findings if finding.operation.startswith("/output")]
+    assert said == ["the output's 'b.0' is /exp, was /sin", "the output's 'a' is /sin, was /exp"]
+
+
+@pytest.mark.parametrize("made", [lambda y: {"a": y, "b": y * 2}, lambda y: (y, y * 2)], ids=["names", "places"])
+def test_the_same_outputs_at_each_others_places_are_no_refactor(made):
+    x = an_input(2, 4)
+
+    def swapped(y):
+        found = made(y)
+        return dict(zip(found, [*found.values()][::-1], strict=True)) if isinstance(found, dict) else found[::-1]
+
+    found = compare(snapshot_of(Returning(made), x), snapshot_of(Returning(swapped), x))
+    assert (found.verdict, found.fails, found.outputs.within) == (Change.STRUCTURE, True, False)
+
+
+WEIGHT = torch.ones(4, 3, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (lambda x: x.mean((2, 3)), lambda x: torch.mean(x, dim=[2, 3])),
+        (nn.functional.gelu, lambda x: nn.functional.gelu(x, approximate="none")),
+        (lambda x: x.flatten(1), lambda x: torch.flatten(x, end_dim=-1, start_dim=1)),
+        (lambda x: nn.functional.softmax(x, -1), lambda x: x.softmax(dim=-1)),
+        (lambda x: torch.cat([x, x]), lambda x: torch.cat(tensors=[x, x], dim=0)),
+        (lambda x: torch.conv2d(x, WEIGHT, None, (1, 1), 1), lambda x: torch.conv2d(input=x, weight=WEIGHT, padding=1)),
+        (lambda x: nn.functional.softplus(x, 1.0, 20), nn.functional.softplus),
+    ],
+    ids=["mean", "gelu", "flatten", "softmax", "cat", "conv2d", "softplus"],
+)
+def test_one_call_in_two_spellings_is_the_same_call(before, after):
+    first, second = (snapshot_of(Returning(call), X) for call in (before, after))
+    assert compare(first, second).verdict is Change.IDENTICAL
+    assert first.steps != second.steps
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (lambda x: x.mean(2), lambda x: x.mean(dim=3), "argument 1=2 → dim=3"),
+        (lambda x: torch.conv2d(x, WEIGHT, stride=2), lambda x: torch.conv2d(x, WEIGHT, None, 1), "stride=2 → 3=1"),
+        (nn.functional.gelu, lambda x: nn.functional.gelu(input=x, approximate="tanh"), "none → approximate='tanh'"),
+        (lambda x: torch.max_pool2d(x, 2), lambda x: torch.max_pool2d(x, 2, ceil_mode=True), "none → ceil_mode=True"),
+    ],
+    ids=["dimension", "stride", "approximation", "unseen"],
+)
+def test_another_value_in_another_spelling_is_another_call(before, after, said):
+    found = compare(snapshot_of(Returning(before), X), snapshot_of(Returning(after), X))
+    assert found.verdict is Change.STRUCTURE
+    assert [said in finding.message for finding in found.findings if "argument" in finding.message] == [True]
+
+
+class Made(Small):
+    """`Small` whose pass is given."""
+
+    def __init__(self, forward) -> None:
+        super().__init__()
+        self.calls = forward
+
+    def forward(self, x):
+        return self.calls(self, x)
+
+
+def test_dropout_that_is_left_out_is_no_refactor_unless_something_is_in_its_place():
+    def attention(model, x):
+        return model.drop((x @ x.mT).softmax(-1)) @ x
+
+    before = snapshot_of(filled(Made(attention)), X)
+    left_out = compare(before, snapshot_of(filled(Made(lambda model, x: (x @ x.mT).softmax(-1) @ x)), X))
+    assert (left_out.verdict, left_out.outputs.same) == (Change.STRUCTURE, True)
+    fused = filled(Made(lambda model, x: nn.functional.scaled_dot_product_attention(x, x, x, scale=1.0)))
+    assert compare(before, snapshot_of(fused, X)).verdict is Change.REFACTOR
+    functional = filled(Made(lambda model, x: nn.functional.dropout((x @ x.mT).softmax(-1), 0.5, model.training) @ x))
+    assert compare(before, snapshot_of(functional, X)).verdict is Change.REFACTOR
+
+
+def test_a_function_that_becomes_a_module_renames_no_other():
+    before = snapshot_of(filled(Made(lambda model, x: model.norm(nn.functional.gelu(model.conv(x))))), X)
+    after = snapshot_of(filled(Made(lambda model, x: model.norm(model.act(model.conv(x))))), X)
+    for first, second, where in (
+        (before, after, "called in module act, was in the model itself"),
+        (after, before, "called in the model itself, was in module act"),
+    ):
+        found = compare(first, second)
+        assert found.verdict is Change.REFACTOR
+        assert [f.message for f in found.findings] == [f"{where}; 1 operation in it matched; computes the same"]
+
+
+def test_an_activation_in_place_is_a_refactor():
+    made = [filled(Made(lambda model, x, way=way: nn.functional.relu(model.conv(x), inplace=way))) for way in (0, 1)]
+    found = compare(*(snapshot_of(model, X) for model in made))
+    assert found.verdict is Change.REFACTOR
+    assert [finding.message for finding in found.findings] == ["in place False → True"]
+
+
 class DeadUnit(nn.Module):
     """Its second unit is below zero for every input, so that what is behind it does not show."""
 

@@ -38,9 +38,9 @@ class Edit:
         return text
 
 
-def same(name: str, *changes: tuple[str, str]) -> Edit:
-    """Return an edit that changes nothing that the pass does."""
-    return Edit(name, changes, "identical", "", "passed", "passed")
+def same(name: str, *changes: tuple[str, str], word: str = "identical", operation: str = "") -> Edit:
+    """Return an edit that is none to the pass, or only in its rounding."""
+    return Edit(name, changes, word, operation, "passed", "passed")
 
 
 def refactor(name: str, operation: str, *changes: tuple[str, str]) -> Edit:
@@ -48,9 +48,9 @@ def refactor(name: str, operation: str, *changes: tuple[str, str]) -> Edit:
     return Edit(name, changes, "refactor", operation, "failed", "passed")
 
 
-def unseen(name: str, operation: str, *changes: tuple[str, str]) -> Edit:
+def unseen(name: str, operation: str, *changes: tuple[str, str], word: str = "structure") -> Edit:
     """Return a change that the outputs of this pass do not show."""
-    return Edit(name, changes, "structure", operation, "failed", "passed")
+    return Edit(name, changes, word, operation, "failed", "passed")
 
 
 def change(name: str, operation: str, *changes: tuple[str, str], word: str = "structure") -> Edit:

@@ -40,7 +40,6 @@ EDITS = (
         ("self.boxes(x)", "self.heads.boxes(x)"),
         ("class Block", HEADS_MODULE + "\n\nclass Block"),
     ),
-    unseen("normalized-otherwise", "/mul", ("(x - 0.5) / 0.25", "x * 4 - 2")),
     refactor(
         "convolution-as-function",
         "/conv2d",
@@ -53,7 +52,7 @@ EDITS = (
     change("residual-dropped", "stages.0.shortcut/conv2d", ("self.relu(out + self.shortcut(x))", "self.relu(out)")),
     change("eps", "norm/batchnorm", ("self.norm = nn.BatchNorm2d(8)", "self.norm = nn.BatchNorm2d(8, eps=1e-3)")),
     change("constant", "/div", ("/ 0.25", "/ 0.2")),
-    change("average-pooled", "pool/avgpool2d", ("nn.MaxPool2d", "nn.AvgPool2d")),
+    change("buffer", "/sub", ("0.5, 0.4, 0.3", "0.5, 0.4, 0.35"), word="inputs-differ"),
     change(
         "heads-swapped",
         "/softmax",
@@ -64,9 +63,15 @@ EDITS = (
         "/output",
         (RETURN, RETURN.replace('"classes"', '"?"').replace('"boxes"', '"classes"').replace("?", "boxes")),
     ),
-    change("flipped", "/flip", ("x = (x - 0.5)", "x = (x.flip(-1) - 0.5)")),
+    change("flipped", "/flip", ("x = (x - self.mean)", "x = (x.flip(-1) - self.mean)")),
     change("dtype", "/half", ("boxes.sigmoid()", "boxes.sigmoid().half()")),
     unseen("dropout", "drop/dropout", ("Dropout(0.1)", "Dropout(0.5)")),
     unseen("dropout-dropped", "drop/dropout", ("self.drop(Squash.apply(x))", "Squash.apply(x)")),
-    change("formula-inside-a-function", "/mul.2", ("return x.tanh()", "return (x * 1.01).tanh()")),
+    change("formula-in-a-function", "/mul.2", ("return x.tanh()", "return (x * 1.01).tanh()")),
+    unseen(
+        "channels-last",
+        "stem/conv2d",
+        ("        self.drop =", "        self.to(memory_format=torch.channels_last)\n        self.drop ="),
+        word="meta-change",
+    ),
 )

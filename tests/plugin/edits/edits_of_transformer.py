@@ -85,7 +85,7 @@ EDITS = (
         ("~mask", "~self.mask"),
         (
             "        self.heads = heads\n",
-            '        self.heads = heads\n        self.register_buffer("mask", torch.ones(7, 7, dtype=torch.bool).tril(), persistent=False)\n',
+            '        self.heads = heads\n        self.register_buffer("mask", torch.ones(7, 7).bool().tril(), False)\n',
         ),
     ),
     unseen(
@@ -100,11 +100,16 @@ EDITS = (
     change("queries-and-keys-swapped", "layers.0.attention/transpose", ("q, k, v = self", "k, q, v = self")),
     change("fewer-heads", "layers.0.attention/view", ("Attention(width, 4)", "Attention(width, 2)")),
     change("gelu-approximated", "layers.0/gelu", ("F.gelu(", "F.gelu(approximate='tanh', input=")),
-    change("eps", "norm/layernorm", ("self.norm = nn.LayerNorm(16)", "self.norm = nn.LayerNorm(16, eps=1e-3)")),
+    change("formula-in-a-script", "/capped", ("5 * torch.tanh(x / 5)", "4 * torch.tanh(x / 4)"), word="regression"),
     unseen(
         "dropout-dropped", "layers.0.attention.drop/dropout", ("self.drop(scores.softmax(-1))", "scores.softmax(-1)")
     ),
-    change("other-dimension", "layers.0.attention/softmax", ("scores.softmax(-1)", "scores.softmax(-2)")),
+    same(
+        "script-rounded-otherwise",
+        ("5 * torch.tanh(x / 5)", "5 * torch.tanh(x * 0.2)"),
+        word="local-change",
+        operation="/capped",
+    ),
     change(
         "tied",
         "next/linear",
