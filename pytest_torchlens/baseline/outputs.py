@@ -51,7 +51,8 @@ def _compare(step: Step, old: Numbers | None, new: Numbers | None, tolerance: To
         return OutputsComparison(same=True, within=True, operation=step.id)
     error = error_between(old, new, step.size)
     if error is None or is_exact(step):
-        return OutputsComparison(operation=step.id)
+        unknown = "" if is_exact(step) or (old.sketch and new.sketch) else "by how much is not known"
+        return OutputsComparison(operation=step.id, reason=unknown)
     holes = (old.nan, old.inf, old.holes) != (new.nan, new.inf, new.holes)
     limit = tolerance.output(step)
     return OutputsComparison(

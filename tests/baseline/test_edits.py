@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from dataclasses import replace
 
@@ -162,6 +163,20 @@ def test_the_same_outputs_at_each_others_places_are_no_refactor(made):
 
     found = compare(snapshot_of(Returning(made), x), snapshot_of(Returning(swapped), x))
     assert (found.verdict, found.fails, found.outputs.within) == (Change.STRUCTURE, True, False)
+
+
+@pytest.mark.parametrize(
+    "view", [lambda y: y.view(4, 2), lambda y: y.mT, lambda y: (y, y[0]), lambda y: y.mT.clone()], ids=range(4)
+)
+def test_how_far_an_output_is_off_is_known_of_a_view_too(view):
+    """Attention's heads, a class token, a transposed result: what models return is often a view."""
+    x = an_input(2, 4)
+    before = snapshot_of(Returning(lambda y: view(y.exp())), x)
+    found = compare(before, snapshot_of(Returning(lambda y: view((y * math.log2(math.e)).exp2())), x))
+    assert (found.verdict, found.outputs.within, found.outputs.same) == (Change.REFACTOR, True, False)
+    wrong = compare(before, snapshot_of(Returning(lambda y: view(y.exp() * 1.001)), x))
+    assert (wrong.verdict, wrong.outputs.within) == (Change.STRUCTURE, False)
+    assert wrong.outputs.error == pytest.approx(1e-3, rel=0.5)
 
 
 WEIGHT = torch.ones(4, 3, 3, 3)
