@@ -15,6 +15,7 @@ from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot import Step
 from pytest_torchlens.baseline.spelling import other_arguments
 from pytest_torchlens.baseline.spelling import place_of
+from pytest_torchlens.baseline.spelling import reads_by_place
 from pytest_torchlens.baseline.spelling import texts_of
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Finding
@@ -30,10 +31,10 @@ _COMMUTATIVE = frozenset(
 )
 _SHAPING = frozenset("view reshape flatten unflatten permute transpose squeeze unsqueeze expand".split())
 _ENDS = frozenset({"input", "output", "constant"})
-_NOISE = frozenset(
-    "dropout dropout1d dropout2d dropout3d alphadropout featurealphadropout featuredropout rrelu".split()
+_UNSHOWN = frozenset(
+    "dropout dropout1d dropout2d dropout3d alphadropout featurealphadropout featuredropout rrelu detach".split()
 )
-"""Functions that leave values as they are, or do the same each time, in eval mode alone."""
+"""Functions of which a pass in eval mode, or one without gradients, does not show what they do in training."""
 
 
 @dataclass
@@ -132,9 +133,9 @@ class StepAlignment:
         found: dict[str, str] = {}
         for both in self.steps:
             if both.before is not None and both.after is not None:
-                old = {edge.argument: edge.parent for edge in both.before.reads}
-                for edge in both.after.reads:
-                    self._note_name(found, old.get(edge.argument, ""), edge.parent)
+                old, new = reads_by_place(both.before), reads_by_place(both.after)
+                for place, name in new.items():
+                    self._note_name(found, old.get(place, ""), name)
         return found
 
     def _note_name(self, found: dict[str, str], was: str, now: str) -> None:
@@ -152,11 +153,11 @@ class StepAlignment:
         )
 
     @property
-    def noise_differs(self) -> bool:
-        """Whether dropout or its like came or went with nothing in its place: a pass in train mode is another then."""
+    def training_differs(self) -> bool:
+        """Whether dropout or its like came or went with nothing in its place: training is another then."""
         moved = {*self._moves, *self._moves.values()}
         stayed = ([both for both in run if both.step.id not in moved] for run in self._stretches())
-        return any(run and all(both.step.function in _NOISE for both in run) for run in stayed)
+        return any(run and all(both.step.function in _UNSHOWN for both in run) for run in stayed)
 
     def replacements(self) -> Iterator[Finding]:
         """Yield the steps that were added, removed, replaced or moved; consecutive ones are one finding."""
@@ -310,7 +311,8 @@ def _match_stretch(stretch: list[StepPair]) -> Iterator[StepPair]:
 
 
 def _content(step: Step) -> tuple[object, ...]:
-    return step.function, step.index, tuple((edge.argument, edge.parent.rpartition(".")[2]) for edge in step.reads)
+    reads = ((place, name.rpartition(".")[2]) for place, name in reads_by_place(step).items())
+    return step.function, step.index, tuple(reads)
 
 
 def _swapped_operands(arguments: dict[str, tuple[list[str], list[str]]], step: Step) -> list[str]:
@@ -344,9 +346,7 @@ def _calls(before: Step, after: Step) -> Iterator[str]:
 
 def _reads(before: Step, after: Step, first: Snapshot, second: Snapshot) -> Iterator[str]:
     """Yield the parameters and buffers that come, go or change shape; a module's new name is not a difference."""
-    old, new = (
-        {place_of(step.function, edge.argument): edge.parent for edge in step.reads} for step in (before, after)
-    )
+    old, new = reads_by_place(before), reads_by_place(after)
     for argument in dict.fromkeys([*old, *new]):
         was, now = old.get(argument), new.get(argument)
         if was is None or now is None:

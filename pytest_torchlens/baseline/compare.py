@@ -154,11 +154,11 @@ def _are_moves(aligned: StepAlignment, findings: list[Finding]) -> bool:
     """Return whether all that fails by default are calls that moved, or were renamed or replaced by others.
 
     Other arguments of one function are more than that, though no output shows it: a dropout's probability.  So is a
-    dropout that came or went.
+    dropout that came or went, and a `detach`.
     """
     serious = {finding.change for finding in findings if finding.change in DEFAULT}
     moved = Change.STRUCTURE in serious and serious <= set(_MOVES)
-    other_arguments = any(both.recalled for both in aligned.steps) or aligned.noise_differs
+    other_arguments = any(both.recalled for both in aligned.steps) or aligned.training_differs
     return moved and not other_arguments and _answers(aligned.before) == _answers(aligned.after)
 
 

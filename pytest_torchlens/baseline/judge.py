@@ -21,6 +21,7 @@ from pytest_torchlens.baseline.snapshot import EnvironmentNumbers
 from pytest_torchlens.baseline.snapshot import Numbers
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot import Step
+from pytest_torchlens.baseline.spelling import reads_by_place
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Environment
 from pytest_torchlens.records import Exactness
@@ -341,9 +342,8 @@ class _Judge:
         return case
 
     def _weights(self, before: Step, after: Step) -> list[str]:
-        old = {edge.argument: self._states[0].get(edge.parent) for edge in before.reads}
-        new = {edge.argument: (edge.parent, self._states[1].get(edge.parent)) for edge in after.reads}
-        return [name for argument, (name, weight) in new.items() if argument in old and old[argument] != weight]
+        (first, second), old, new = self._states, reads_by_place(before), reads_by_place(after)
+        return [name for place, name in new.items() if place in old and first.get(old[place]) != second.get(name)]
 
     def _scale(self, both: StepPair) -> float:
         """Return the least value to divide an error by: for a sum, a part of its largest term."""

@@ -48,6 +48,11 @@ def texts_of(step: Step) -> dict[str, str]:
     return {place_of(step.function, text.partition("=")[0]): text for text in step.arguments}
 
 
+def reads_by_place(step: Step) -> dict[str, str]:
+    """Return the parameters and buffers that a call reads by the places of its arguments."""
+    return {place_of(step.function, edge.argument): edge.parent for edge in step.reads}
+
+
 def other_arguments(before: Step, after: Step) -> set[str]:
     """Return the places of the arguments, apart from tensors, that have other values."""
     if before.arguments == after.arguments:

@@ -241,6 +241,22 @@ def test_dropout_that_is_left_out_is_no_refactor_unless_something_is_in_its_plac
     assert compare(before, snapshot_of(functional, X)).verdict is Change.REFACTOR
 
 
+def test_a_gradient_that_is_stopped_is_no_refactor():
+    before = snapshot_of(filled(Made(lambda model, x: model.conv(x) + x.mean())), X)
+    found = compare(before, snapshot_of(filled(Made(lambda model, x: model.conv(x) + x.mean().detach())), X))
+    assert (found.verdict, found.outputs.same) == (Change.STRUCTURE, True)
+
+
+def test_another_weight_is_seen_also_where_the_call_names_it():
+    before = snapshot_of(filled(Made(lambda model, x: torch.conv2d(x, model.conv.weight))), X)
+    after = filled(Made(lambda model, x: torch.conv2d(x, weight=model.conv.weight)))
+    assert compare(before, snapshot_of(after, X)).verdict is Change.IDENTICAL
+    with torch.no_grad():
+        after.conv.weight.mul_(2)
+    found = compare(before, snapshot_of(after, X))
+    assert [(f.change, f.message) for f in found.findings] == [(Change.INPUTS_DIFFER, "other weights: conv.weight")]
+
+
 def test_a_function_that_becomes_a_module_renames_no_other():
     before = snapshot_of(filled(Made(lambda model, x: model.norm(nn.functional.gelu(model.conv(x))))), X)
     after = snapshot_of(filled(Made(lambda model, x: model.norm(model.act(model.conv(x))))), X)
