@@ -183,10 +183,10 @@ class StepAlignment:
 
     @functools.cached_property
     def renamed_modules(self) -> dict[str, str]:
-        """New addresses of modules by their old ones: all that was in the old one is in the new one."""
-        old, new = (
-            {_address(step) for step in side.steps if step.function not in _ENDS} for side in (self.before, self.after)
-        )
+        """New addresses of modules by their old ones: all matched that was in the old one is in the new one."""
+        old = {_address(step) for step in self.before.steps if step.function not in _ENDS}
+        matched = (both.after for both in self.steps if both.before is not None and both.after is not None)
+        new = {_address(step) for step in matched if step.function not in _ENDS}
         return {
             was: now
             for was, now in self.other_names
@@ -224,6 +224,8 @@ class StepAlignment:
 
     def _current_name(self, name: str) -> str:
         """Return a parameter's address after its module was renamed."""
+        if name in self.after.state:
+            return name
         for old, new in self.renamed_modules.items():
             prefix = f"{old}." if old else ""
             if name.startswith(prefix):

@@ -15,21 +15,28 @@ _SIGNATURES = {
     "linear": "input weight bias",
     "gelu": "input approximate='none'",
     "softplus": "input beta=1 threshold=20",
-    "softmax logsoftmax": "input dim",
-    "mean sum amax amin": "input dim keepdim=False",
+    "softmax logsoftmax cumsum squeeze unsqueeze": "input dim",
+    "mean sum amax amin argmax argmin": "input dim keepdim=False",
+    "clamp": "input min max",
+    "pow": "input exponent",
+    "maskedfill": "input mask value",
+    "tril triu": "input diagonal=0",
+    "topk": "input k dim=-1 largest=True sorted=True",
     "cat stack": "tensors dim=0",
+    "chunk": "input chunks dim=0",
+    "unbind": "input dim=0",
     "flatten": "input start_dim=0 end_dim=-1",
     "transpose": "input dim0 dim1",
 }
-"""Functions that take arguments by place or by name as their caller likes, with names and defaults."""
-_PARAMETERS = {
+PARAMETERS = {
     name: [parameter.partition("=")[::2] for parameter in text.split()]
     for names, text in _SIGNATURES.items()
     for name in names.split()
 }
+"""Functions that take arguments by place or by name as their caller likes: names and texts of defaults."""
 _PLACES = {
     function: {name: str(place) for place, (name, _) in enumerate(parameters)}
-    for function, parameters in _PARAMETERS.items()
+    for function, parameters in PARAMETERS.items()
 }
 _OF_OTHERS = {"input": "0"}
 _IDLE = ("inplace", "_stacklevel")
@@ -71,7 +78,7 @@ def _values(step: Step) -> dict[str, str]:
 
 def _defaults(function: str) -> dict[str, str]:
     places = _PLACES.get(function, {})
-    return {places[name]: _value(function, text) for name, text in _PARAMETERS.get(function, ()) if text}
+    return {places[name]: _value(function, text) for name, text in PARAMETERS.get(function, ()) if text}
 
 
 def _value(function: str, text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 from collections import OrderedDict
 from dataclasses import replace
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from pytest_torchlens.baseline import spelling
 from pytest_torchlens.baseline.compare import compare
 from pytest_torchlens.baseline.snapshot_file import parse_snapshot
 from pytest_torchlens.baseline.snapshot_file import to_text
@@ -179,6 +181,21 @@ def test_how_far_an_output_is_off_is_known_of_a_view_too(view):
     assert wrong.outputs.error == pytest.approx(1e-3, rel=0.5)
 
 
+def _parameter(known) -> tuple[str, object]:
+    """Return a parameter of PyTorch's own: name and default, one number for several that are equal."""
+    default = known.default_value
+    return "input" if known.name == "self" else known.name, default[0] if isinstance(default, list) else default
+
+
+@pytest.mark.parametrize("function", spelling.PARAMETERS)
+def test_the_signatures_by_which_spellings_are_told_are_those_of_pytorch(function):
+    name = {"logsoftmax": "log_softmax", "maskedfill": "masked_fill"}.get(function, function)
+    schemas = torch._C._jit_get_schemas_for_operator(f"aten::{name}")
+    known = [[*map(_parameter, schema.arguments)] for schema in schemas]
+    ours = [(parameter, ast.literal_eval(text) if text else None) for parameter, text in spelling.PARAMETERS[function]]
+    assert ours in [parameters[: len(ours)] for parameters in known]
+
+
 WEIGHT = torch.ones(4, 3, 3, 3)
 
 
@@ -192,8 +209,10 @@ WEIGHT = torch.ones(4, 3, 3, 3)
         (lambda x: torch.cat([x, x]), lambda x: torch.cat(tensors=[x, x], dim=0)),
         (lambda x: torch.conv2d(x, WEIGHT, None, (1, 1), 1), lambda x: torch.conv2d(input=x, weight=WEIGHT, padding=1)),
         (lambda x: nn.functional.softplus(x, 1.0, 20), nn.functional.softplus),
+        (lambda x: x.clamp(0), lambda x: torch.clamp(x, min=0, max=None)),
+        (lambda x: x.topk(2)[0], lambda x: torch.topk(x, k=2, dim=-1, sorted=True)[0]),
     ],
-    ids=["mean", "gelu", "flatten", "softmax", "cat", "conv2d", "softplus"],
+    ids=["mean", "gelu", "flatten", "softmax", "cat", "conv2d", "softplus", "clamp", "topk"],
 )
 def test_one_call_in_two_spellings_is_the_same_call(before, after):
     first, second = (snapshot_of(Returning(call), X) for call in (before, after))
