@@ -184,7 +184,8 @@ def test_how_far_an_output_is_off_is_known_of_a_view_too(view):
 def _parameter(known) -> tuple[str, object]:
     """Return a parameter of PyTorch's own: name and default, one number for several that are equal."""
     default = known.default_value
-    return "input" if known.name == "self" else known.name, default[0] if isinstance(default, list) else default
+    default = (default or [None])[0] if isinstance(default, list) else default
+    return "input" if known.name == "self" else known.name, default
 
 
 @pytest.mark.parametrize("function", spelling.PARAMETERS)
