@@ -13,6 +13,10 @@ from itertools import zip_longest
 from pytest_torchlens.baseline.snapshot import Answer
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot import Step
+from pytest_torchlens.baseline.spelling import other_arguments
+from pytest_torchlens.baseline.spelling import place_of
+from pytest_torchlens.baseline.spelling import reads_by_place
+from pytest_torchlens.baseline.spelling import texts_of
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Finding
 from pytest_torchlens.records import align
@@ -25,9 +29,12 @@ _COMMUTATIVE = frozenset(
     "add mul eq ne maximum minimum fmax fmin hypot logaddexp logicaland logicalor logicalxor bitwiseand bitwiseor "
     "bitwisexor and or xor".split()
 )
-
-
 _SHAPING = frozenset("view reshape flatten unflatten permute transpose squeeze unsqueeze expand".split())
+_ENDS = frozenset({"input", "output", "constant"})
+_UNSHOWN = frozenset(
+    "dropout dropout1d dropout2d dropout3d alphadropout featurealphadropout featuredropout rrelu detach".split()
+)
+"""Functions of which a pass in eval mode, or one without gradients, does not show what they do in training."""
 
 
 @dataclass
@@ -81,6 +88,7 @@ class StepAlignment:
         self._now = {both.before.id: both.after.id for both in self.steps if both.before and both.after}
         self._ids_of_both = set(self._now.values())
         self._moves = _moves(self.steps)
+        self._returned = {step.id: place for place, step in outputs_of(after).items()}
         places = {both.after.id: place for place, both in enumerate(self.steps) if both.after is not None}
         for both in self.steps:
             if both.after is not None:
@@ -108,8 +116,9 @@ class StepAlignment:
             if all(name in later for name in was) and all(name in ids for name in now)
         }
         known = {argument: (was, now) for argument, (was, now) in known.items() if was != now}
+        where = f"the output's {place!r}" if (place := self._returned.get(after.id)) else "it"
         both.structure += _swapped_operands(known, after) or [
-            f"{f'argument {argument}' if argument else 'it'} is {_names(now)}, was {_names(was)}"
+            f"{f'argument {argument}' if argument else where} is {_names(now)}, was {_names(was)}"
             for argument, (was, now) in known.items()
         ]
 
@@ -124,9 +133,9 @@ class StepAlignment:
         found: dict[str, str] = {}
         for both in self.steps:
             if both.before is not None and both.after is not None:
-                old = {edge.argument: edge.parent for edge in both.before.reads}
-                for edge in both.after.reads:
-                    self._note_name(found, old.get(edge.argument, ""), edge.parent)
+                old, new = reads_by_place(both.before), reads_by_place(both.after)
+                for place, name in new.items():
+                    self._note_name(found, old.get(place, ""), name)
         return found
 
     def _note_name(self, found: dict[str, str], was: str, now: str) -> None:
@@ -143,14 +152,23 @@ class StepAlignment:
             for both in self.steps
         )
 
+    @property
+    def training_differs(self) -> bool:
+        """Whether dropout or its like came or went with nothing in its place: training is another then."""
+        moved = {*self._moves, *self._moves.values()}
+        stayed = ([both for both in run if both.step.id not in moved] for run in self._stretches())
+        return any(run and all(both.step.function in _UNSHOWN for both in run) for run in stayed)
+
     def replacements(self) -> Iterator[Finding]:
         """Yield the steps that were added, removed, replaced or moved; consecutive ones are one finding."""
-        stretches = [list(run) for alone, run in groupby(self.steps, _is_alone) if alone]
-        gone = [[both.before for both in run if both.before is not None] for run in stretches]
-        new = [[both.after for both in run if both.after is not None] for run in stretches]
         moved = {*self._moves, *self._moves.values()}
-        for old, late in zip(gone, new, strict=True):
-            yield from _stretch(old, late, moved)
+        for run in self._stretches():
+            gone = [both.before for both in run if both.before is not None]
+            yield from _stretch(gone, [both.after for both in run if both.after is not None], moved)
+
+    def _stretches(self) -> Iterator[list[StepPair]]:
+        """Yield consecutive steps that only one snapshot has."""
+        return (list(run) for alone, run in groupby(self.steps, _is_alone) if alone)
 
     @functools.cached_property
     def other_names(self) -> dict[tuple[str, str], list[Step]]:
@@ -163,17 +181,29 @@ class StepAlignment:
                     names[_roots(old, new)].append(both.after)
         return dict(names)
 
+    @functools.cached_property
+    def renamed_modules(self) -> dict[str, str]:
+        """New addresses of modules by their old ones: all matched that was in the old one is in the new one."""
+        old = {_address(step) for step in self.before.steps if step.function not in _ENDS}
+        matched = (both.after for both in self.steps if both.before is not None and both.after is not None)
+        new = {_address(step) for step in matched if step.function not in _ENDS}
+        return {
+            was: now
+            for was, now in self.other_names
+            if all(_is_in(address, now) for address in new if _is_in(address, was))
+            and all(_is_in(address, was) for address in old if _is_in(address, now))
+        }
+
     def renames(self) -> Iterator[Finding]:
-        """Yield the modules that have another address now."""
+        """Yield the modules that have another address now, and operations that are in other modules."""
         for (old, new), steps in self.other_names.items():
+            if self.renamed_modules.get(old) == new:
+                where = f"renamed: module {old or '(the model)'} is now {new or '(the model)'}"
+            else:
+                first, second = (f"module {name}" if name else "the model itself" for name in (old, new))
+                where = f"called in {second}, was in {first}"
             count = f"{len(steps)} operation{'s' * (len(steps) != 1)} in it matched"
-            where = f"module {old or '(the model)'} is now {new or '(the model)'}"
-            yield Finding(
-                change=Change.STRUCTURE,
-                operation=steps[0].id,
-                message=f"renamed: {where}; {count}",
-                source_place=steps[0].source_place,
-            )
+            yield _finding(steps[0], f"{where}; {count}")
 
     def outside_steps(self) -> Iterator[Finding]:
         """Yield differences in the returned object, in answers to Python, and in parameters that no step reads."""
@@ -194,7 +224,9 @@ class StepAlignment:
 
     def _current_name(self, name: str) -> str:
         """Return a parameter's address after its module was renamed."""
-        for old, new in self.other_names:
+        if name in self.after.state:
+            return name
+        for old, new in self.renamed_modules.items():
             prefix = f"{old}." if old else ""
             if name.startswith(prefix):
                 return f"{new}.{name[len(prefix) :]}".removeprefix(".")
@@ -236,8 +268,7 @@ def _is_alone(both: StepPair) -> bool:
 def _step_pairs(before: Snapshot, after: Snapshot) -> Iterator[StepPair]:
     """Yield the steps in one order: `align` matches module by module, then `_match_stretch` matches the rest."""
     alignment = align(
-        [step.operation(before.state) for step in before.steps],
-        [step.operation(after.state) for step in after.steps],
+        *([step.operation(side.state) for step in side.steps if step.function != "output"] for side in (before, after))
     )
     old, new = ({step.id: step for step in side.steps} for side in (before, after))
     every = [
@@ -247,6 +278,23 @@ def _step_pairs(before: Snapshot, after: Snapshot) -> Iterator[StepPair]:
     for alone, run in groupby(every, _is_alone):
         stretch = list(run)
         yield from _match_stretch(stretch) if alone else stretch
+    yield from (StepPair(was, now) for was, now in pair_outputs(before, after))
+
+
+def pair_outputs(before: Snapshot, after: Snapshot) -> Iterator[tuple[Step | None, Step | None]]:
+    """Yield the returned tensors of both in pairs: those at the same place in the object, then the others in order."""
+    old, new = outputs_of(before), outputs_of(after)
+    others = iter([step for place, step in old.items() if place not in new])
+    for place, step in new.items():
+        yield old[place] if place in old else next(others, None), step
+    yield from ((step, None) for step in others)
+
+
+def outputs_of(snapshot: Snapshot) -> dict[str, Step]:
+    """Return the returned tensors by their places in the object, by numbers where places have no names of their own."""
+    steps = [step for step in snapshot.steps if step.function == "output"]
+    places = [path for path, kind in snapshot.output.items() if kind == "tensor"]
+    return dict(zip(places if len(places) == len(steps) else map(str, range(len(steps))), steps, strict=True))
 
 
 def _match_stretch(stretch: list[StepPair]) -> Iterator[StepPair]:
@@ -265,13 +313,14 @@ def _match_stretch(stretch: list[StepPair]) -> Iterator[StepPair]:
 
 
 def _content(step: Step) -> tuple[object, ...]:
-    return step.function, step.index, tuple((edge.argument, edge.parent.rpartition(".")[2]) for edge in step.reads)
+    reads = ((place, name.rpartition(".")[2]) for place, name in reads_by_place(step).items())
+    return step.function, step.index, tuple(reads)
 
 
 def _swapped_operands(arguments: dict[str, tuple[list[str], list[str]]], step: Step) -> list[str]:
     """Return one line if two operands were swapped, and nothing else."""
     pairs = [*arguments.values()]
-    if len(pairs) != _PAIR or pairs[0] != pairs[1][::-1]:
+    if len(pairs) != _PAIR or pairs[0] != pairs[1][::-1] or not all(pairs[0]):
         return []
     commutes = step.function in _COMMUTATIVE and not (step.arguments or step.in_place)
     why = f"; {step.function} gives the same for both orders" if commutes else ""
@@ -281,34 +330,31 @@ def _swapped_operands(arguments: dict[str, tuple[list[str], list[str]]], step: S
 def _sources(step: Step) -> dict[str, list[str]]:
     found: dict[str, list[str]] = defaultdict(list)
     for edge in step.parents:
-        found[edge.argument].append(edge.parent)
+        found[place_of(step.function, edge.argument)].append(edge.parent)
     return found
 
 
 def _calls(before: Step, after: Step) -> Iterator[str]:
-    for name, old, new in (
+    for name, was, now in (
         ("function", before.applied, after.applied),
         ("in place", before.in_place, after.in_place),
     ):
-        if old != new:
-            yield f"{name} {old} → {new}"
-    old_args, new_args = set(before.arguments), set(after.arguments)
-    gone = [text for text in before.arguments if text not in new_args]
-    came = [text for text in after.arguments if text not in old_args]
-    if gone or came:
+        if was != now:
+            yield f"{name} {was} → {now}"
+    if other := other_arguments(before, after):
+        gone, came = ([text for place, text in texts_of(step).items() if place in other] for step in (before, after))
         yield f"argument {', '.join(gone) or 'none'} → {', '.join(came) or 'none'}"
 
 
 def _reads(before: Step, after: Step, first: Snapshot, second: Snapshot) -> Iterator[str]:
     """Yield the parameters and buffers that come, go or change shape; a module's new name is not a difference."""
-    old = {edge.argument: edge.parent for edge in before.reads}
-    new = {edge.argument: edge.parent for edge in after.reads}
+    old, new = reads_by_place(before), reads_by_place(after)
     for argument in dict.fromkeys([*old, *new]):
         was, now = old.get(argument), new.get(argument)
         if was is None or now is None:
             yield f"{now} is read" if was is None else f"{was} is not read"
             continue
-        if _relative(was, before) != _relative(now, after):
+        if was != now and _relative(was, before) != _relative(now, after):
             renamed = was not in second.state and now not in first.state
             yield f"renamed: {was} is now {now}" if renamed else f"{now} is read in place of {was}"
         shapes = [side.state[name].shape for side, name in ((first, was), (second, now)) if name in side.state]
@@ -320,7 +366,7 @@ def _is_recalled(before: Step, after: Step) -> bool:
     """Return whether the same function got other arguments besides tensors; those of a view change no value."""
     if before.applied != after.applied or (after.function in _SHAPING and after.is_view):
         return False
-    return sorted(before.arguments) != sorted(after.arguments)
+    return bool(other_arguments(before, after))
 
 
 def _relative(name: str, step: Step) -> str:
@@ -348,6 +394,10 @@ def _tensors(before: Step, after: Step) -> Iterator[str]:
             yield f"strides {before.stride or 'contiguous'} → {after.stride or 'contiguous'}"
         if bool(before.alias) != bool(after.alias):
             yield "it was a copy and is a view" if after.alias else "it was a view and is a copy"
+
+
+def _is_in(address: str, module: str) -> bool:
+    return not module or address == module or address.startswith(f"{module}.")
 
 
 def _names(ids: list[str]) -> str:

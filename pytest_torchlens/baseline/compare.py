@@ -153,11 +153,12 @@ def _differences(aligned: StepAlignment, judged: Judgements) -> Iterator[Finding
 def _are_moves(aligned: StepAlignment, findings: list[Finding]) -> bool:
     """Return whether all that fails by default are calls that moved, or were renamed or replaced by others.
 
-    Other arguments of one function are more than that, though no output shows it: a dropout's probability.
+    Other arguments of one function are more than that, though no output shows it: a dropout's probability.  So is a
+    dropout that came or went, and a `detach`.
     """
     serious = {finding.change for finding in findings if finding.change in DEFAULT}
     moved = Change.STRUCTURE in serious and serious <= set(_MOVES)
-    other_arguments = any(both.recalled for both in aligned.steps)
+    other_arguments = any(both.recalled for both in aligned.steps) or aligned.training_differs
     return moved and not other_arguments and _answers(aligned.before) == _answers(aligned.after)
 
 
@@ -167,10 +168,14 @@ def _answers(snapshot: Snapshot) -> list[tuple[str, bool | None, str]]:
 
 
 def _are_within(aligned: StepAlignment, judgements: list[Judgement], tolerance: Tolerance) -> bool:
-    """Return whether each step that both passes have holds the baseline's values, or values within tolerance."""
+    """Return whether each step that both passes have holds the baseline's values, or values within tolerance.
+
+    The values of views are those of other steps.
+    """
     return not any(
         both.before and both.after and not (judgement.same or _is_within(judgement, both.after, tolerance))
         for both, judgement in zip(aligned.steps, judgements, strict=True)
+        if not both.step.is_view
     )
 
 

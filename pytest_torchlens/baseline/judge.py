@@ -21,6 +21,7 @@ from pytest_torchlens.baseline.snapshot import EnvironmentNumbers
 from pytest_torchlens.baseline.snapshot import Numbers
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot import Step
+from pytest_torchlens.baseline.spelling import reads_by_place
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Environment
 from pytest_torchlens.records import Exactness
@@ -336,14 +337,13 @@ class _Judge:
         old, new = (side.get(step.id, Numbers()) for side, step in zip(self._numbers, (before, after), strict=True))
         parents = [self._judgements[place] for place in both.parents]
         case = _Case(before, after, old, new, parents, self._weights(before, after), both.rewired)
-        if not case.same and before.shape == after.shape:
+        if not (case.same or after.is_view) and before.shape == after.shape:  # a view's values are another step's
             case.error = error_between(old, new, after.size, self._scale(both))
         return case
 
     def _weights(self, before: Step, after: Step) -> list[str]:
-        old = {edge.argument: self._states[0].get(edge.parent) for edge in before.reads}
-        new = {edge.argument: (edge.parent, self._states[1].get(edge.parent)) for edge in after.reads}
-        return [name for argument, (name, weight) in new.items() if argument in old and old[argument] != weight]
+        (first, second), old, new = self._states, reads_by_place(before), reads_by_place(after)
+        return [name for place, name in new.items() if place in old and first.get(old[place]) != second.get(name)]
 
     def _scale(self, both: StepPair) -> float:
         """Return the least value to divide an error by: for a sum, a part of its largest term."""

@@ -56,6 +56,7 @@ class ValueNumbers:
         self._aliases: dict[int, str] = {}
         self._blank: set[int] = set()
         self._memory = _Memory()
+        self._returned = {id(value_of(read)) for _, read in self._recording.outputs}
         self._places: dict[int, tuple[str, Value]] = {}
         """Path and value of each argument of the current call, by its memory."""
         for source in self._recording.sources:
@@ -88,15 +89,19 @@ class ValueNumbers:
             is_view = base is not None and value.slot not in call.writes
             if number in self._recording.uninitialised or (is_view and id(base) in self._blank):
                 self._blank.add(id(value))
-            self._numbers[id(value)] = self._look(call, value, None if is_view else output)
+            self._numbers[id(value)] = self._look(call, value, output, is_view)
         self._memory.add(outputs)
 
-    def _look(self, call: Call, value: Value, output: torch.Tensor | None) -> Numbers:
-        """Return the numbers of a value; only the digest of a view, nothing of uninitialised memory."""
+    def _look(self, call: Call, value: Value, output: torch.Tensor, is_view: bool) -> Numbers:
+        """Return the numbers of a value; only the digest of a view inside, nothing of uninitialised memory."""
         if id(value) in self._blank:
             return Numbers()
-        if output is None:
-            return Numbers(digest=value.fingerprint)
+        if is_view:
+            return (
+                numbers_of(output, value.fingerprint)
+                if id(value) in self._returned
+                else Numbers(digest=value.fingerprint)
+            )
         unstable = fingerprint(output) != value.fingerprint or (call.random is not None and not self._seeded)
         return numbers_of(output, value.fingerprint, unstable=unstable)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import math
 from collections import OrderedDict
 from dataclasses import replace
 
@@ -9,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from pytest_torchlens.baseline import spelling
 from pytest_torchlens.baseline.compare import compare
 from pytest_torchlens.baseline.snapshot_file import parse_snapshot
 from pytest_torchlens.baseline.snapshot_file import to_text
@@ -139,6 +142,158 @@ def test_another_object_around_the_same_tensors_is_structure(before, after, said
     assert (found.verdict, found.fails) == (Change.STRUCTURE, True)
     assert [finding.message for finding in found.findings] == [said]
     assert compare(parse_snapshot(to_text(second)), again).verdict is Change.IDENTICAL
+
+
+def test_outputs_are_compared_at_their_places_whatever_the_order_in_which_they_were_made():
+    x = an_input(2, 4)
+    before = snapshot_of(Returning(lambda y: {"a": y.exp(), "b": (y.sin(), y.cos())}), x)
+    moved = compare(before, snapshot_of(Returning(lambda y: {"b": (y.sin(), y.cos()), "a": y.exp()}), x))
+    assert (moved.verdict, moved.outputs.same) == (Change.REFACTOR, True)
+    swapped = compare(before, snapshot_of(Returning(lambda y: {"b": (y.exp(), y.cos()), "a": y.sin()}), x))
+    assert (swapped.verdict, swapped.outputs.within) == (Change.STRUCTURE, False)
+    said = [finding.message for finding in swapped.findings if finding.operation.startswith("/output")]
+    assert said == ["the output's 'b.0' is /exp, was /sin", "the output's 'a' is /sin, was /exp"]
+
+
+@pytest.mark.parametrize("made", [lambda y: {"a": y, "b": y * 2}, lambda y: (y, y * 2)], ids=["names", "places"])
+def test_the_same_outputs_at_each_others_places_are_no_refactor(made):
+    x = an_input(2, 4)
+
+    def swapped(y):
+        found = made(y)
+        return dict(zip(found, [*found.values()][::-1], strict=True)) if isinstance(found, dict) else found[::-1]
+
+    found = compare(snapshot_of(Returning(made), x), snapshot_of(Returning(swapped), x))
+    assert (found.verdict, found.fails, found.outputs.within) == (Change.STRUCTURE, True, False)
+
+
+@pytest.mark.parametrize(
+    "view", [lambda y: y.view(4, 2), lambda y: y.mT, lambda y: (y, y[0]), lambda y: y.mT.clone()], ids=range(4)
+)
+def test_how_far_an_output_is_off_is_known_of_a_view_too(view):
+    """Attention's heads, a class token, a transposed result: what models return is often a view."""
+    x = an_input(2, 4)
+    before = snapshot_of(Returning(lambda y: view(y.exp())), x)
+    found = compare(before, snapshot_of(Returning(lambda y: view((y * math.log2(math.e)).exp2())), x))
+    assert (found.verdict, found.outputs.within, found.outputs.same) == (Change.REFACTOR, True, False)
+    wrong = compare(before, snapshot_of(Returning(lambda y: view(y.exp() * 1.001)), x))
+    assert (wrong.verdict, wrong.outputs.within) == (Change.STRUCTURE, False)
+    assert wrong.outputs.error == pytest.approx(1e-3, rel=0.5)
+
+
+def _parameter(known) -> tuple[str, object]:
+    """Return a parameter of PyTorch's own: name and default, one number for several that are equal."""
+    default = known.default_value
+    default = (default or [None])[0] if isinstance(default, list) else default
+    return "input" if known.name == "self" else known.name, default
+
+
+@pytest.mark.parametrize("function", spelling.PARAMETERS)
+def test_the_signatures_by_which_spellings_are_told_are_those_of_pytorch(function):
+    name = {"logsoftmax": "log_softmax", "maskedfill": "masked_fill"}.get(function, function)
+    schemas = torch._C._jit_get_schemas_for_operator(f"aten::{name}")
+    known = [[*map(_parameter, schema.arguments)] for schema in schemas]
+    ours = [(parameter, ast.literal_eval(text) if text else None) for parameter, text in spelling.PARAMETERS[function]]
+    assert ours in [parameters[: len(ours)] for parameters in known]
+
+
+WEIGHT = torch.ones(4, 3, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (lambda x: x.mean((2, 3)), lambda x: torch.mean(x, dim=[2, 3])),
+        (nn.functional.gelu, lambda x: nn.functional.gelu(x, approximate="none")),
+        (lambda x: x.flatten(1), lambda x: torch.flatten(x, end_dim=-1, start_dim=1)),
+        (lambda x: nn.functional.softmax(x, -1), lambda x: x.softmax(dim=-1)),
+        (lambda x: torch.cat([x, x]), lambda x: torch.cat(tensors=[x, x], dim=0)),
+        (lambda x: torch.conv2d(x, WEIGHT, None, (1, 1), 1), lambda x: torch.conv2d(input=x, weight=WEIGHT, padding=1)),
+        (lambda x: nn.functional.softplus(x, 1.0, 20), nn.functional.softplus),
+        (lambda x: x.clamp(0), lambda x: torch.clamp(x, min=0, max=None)),
+        (lambda x: x.topk(2)[0], lambda x: torch.topk(x, k=2, dim=-1, sorted=True)[0]),
+    ],
+    ids=["mean", "gelu", "flatten", "softmax", "cat", "conv2d", "softplus", "clamp", "topk"],
+)
+def test_one_call_in_two_spellings_is_the_same_call(before, after):
+    first, second = (snapshot_of(Returning(call), X) for call in (before, after))
+    assert compare(first, second).verdict is Change.IDENTICAL
+    assert first.steps != second.steps
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (lambda x: x.mean(2), lambda x: x.mean(dim=3), "argument 1=2 → dim=3"),
+        (lambda x: torch.conv2d(x, WEIGHT, stride=2), lambda x: torch.conv2d(x, WEIGHT, None, 1), "stride=2 → 3=1"),
+        (nn.functional.gelu, lambda x: nn.functional.gelu(input=x, approximate="tanh"), "none → approximate='tanh'"),
+        (lambda x: torch.max_pool2d(x, 2), lambda x: torch.max_pool2d(x, 2, ceil_mode=True), "none → ceil_mode=True"),
+    ],
+    ids=["dimension", "stride", "approximation", "unseen"],
+)
+def test_another_value_in_another_spelling_is_another_call(before, after, said):
+    found = compare(snapshot_of(Returning(before), X), snapshot_of(Returning(after), X))
+    assert found.verdict is Change.STRUCTURE
+    assert [said in finding.message for finding in found.findings if "argument" in finding.message] == [True]
+
+
+class Made(Small):
+    """`Small` whose pass is given."""
+
+    def __init__(self, forward) -> None:
+        super().__init__()
+        self.calls = forward
+
+    def forward(self, x):
+        return self.calls(self, x)
+
+
+def test_dropout_that_is_left_out_is_no_refactor_unless_something_is_in_its_place():
+    def attention(model, x):
+        return model.drop((x @ x.mT).softmax(-1)) @ x
+
+    before = snapshot_of(filled(Made(attention)), X)
+    left_out = compare(before, snapshot_of(filled(Made(lambda model, x: (x @ x.mT).softmax(-1) @ x)), X))
+    assert (left_out.verdict, left_out.outputs.same) == (Change.STRUCTURE, True)
+    fused = filled(Made(lambda model, x: nn.functional.scaled_dot_product_attention(x, x, x, scale=1.0)))
+    assert compare(before, snapshot_of(fused, X)).verdict is Change.REFACTOR
+    functional = filled(Made(lambda model, x: nn.functional.dropout((x @ x.mT).softmax(-1), 0.5, model.training) @ x))
+    assert compare(before, snapshot_of(functional, X)).verdict is Change.REFACTOR
+
+
+def test_a_gradient_that_is_stopped_is_no_refactor():
+    before = snapshot_of(filled(Made(lambda model, x: model.conv(x) + x.mean())), X)
+    found = compare(before, snapshot_of(filled(Made(lambda model, x: model.conv(x) + x.mean().detach())), X))
+    assert (found.verdict, found.outputs.same) == (Change.STRUCTURE, True)
+
+
+def test_another_weight_is_seen_also_where_the_call_names_it():
+    before = snapshot_of(filled(Made(lambda model, x: torch.conv2d(x, model.conv.weight))), X)
+    after = filled(Made(lambda model, x: torch.conv2d(x, weight=model.conv.weight)))
+    assert compare(before, snapshot_of(after, X)).verdict is Change.IDENTICAL
+    with torch.no_grad():
+        after.conv.weight.mul_(2)
+    found = compare(before, snapshot_of(after, X))
+    assert [(f.change, f.message) for f in found.findings] == [(Change.INPUTS_DIFFER, "other weights: conv.weight")]
+
+
+def test_a_function_that_becomes_a_module_renames_no_other():
+    before = snapshot_of(filled(Made(lambda model, x: model.norm(nn.functional.gelu(model.conv(x))))), X)
+    after = snapshot_of(filled(Made(lambda model, x: model.norm(model.act(model.conv(x))))), X)
+    for first, second, where in (
+        (before, after, "called in module act, was in the model itself"),
+        (after, before, "called in the model itself, was in module act"),
+    ):
+        found = compare(first, second)
+        assert found.verdict is Change.REFACTOR
+        assert [f.message for f in found.findings] == [f"{where}; 1 operation in it matched; computes the same"]
+
+
+def test_an_activation_in_place_is_a_refactor():
+    made = [filled(Made(lambda model, x, way=way: nn.functional.relu(model.conv(x), inplace=way))) for way in (0, 1)]
+    found = compare(*(snapshot_of(model, X) for model in made))
+    assert found.verdict is Change.REFACTOR
+    assert [finding.message for finding in found.findings] == ["in place False → True"]
 
 
 class DeadUnit(nn.Module):

@@ -1,8 +1,12 @@
-"""Twenty models in ten fresh processes, with one thread and with two: nothing but drift is found."""
+"""Unchanged models in fresh processes, threads, CPU capabilities and versions of PyTorch: none fails.
+
+``LENS_OTHER_PYTHON`` names interpreters with other versions, with the separator of ``PATH`` between them.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -11,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from pytest_torchlens.baseline.compare import compare
+from pytest_torchlens.baseline.conditions import Conditions
+from pytest_torchlens.baseline.matrix import Matrix
 from pytest_torchlens.baseline.snapshot_file import read
 from pytest_torchlens.records import Change
 
@@ -22,7 +28,11 @@ mobilenet_v2 mobilenet_v3_large regnet_x_400mf regnet_y_400mf resnet18 resnext50
 squeezenet1_1 swin_t swin_v2_t vit_b_32
 """.split()
 PROCESSES = 5
-HARMLESS = {1: (Change.IDENTICAL,), 2: (Change.IDENTICAL, Change.DRIFT)}
+HARMLESS = {
+    1: (Change.IDENTICAL,),
+    2: (Change.IDENTICAL, Change.DRIFT),
+    "version": (Change.IDENTICAL, Change.DRIFT, Change.LOCAL_CHANGE),
+}
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -67,3 +77,70 @@ def test_the_same_models_again_raise_no_alarm(threads, first, tmp_path, capsys):
     with capsys.disabled():
         print(f"\n{threads} threads: {len(alarms)} alarms in {sum(found.values())} comparisons: {dict(found)}")  # noqa: T201 - the figure
     assert alarms == []
+
+
+PYTHONS = [sys.executable, *filter(None, os.environ.get("LENS_OTHER_PYTHON", "").split(os.pathsep))]
+ZOOS = {
+    "torchvision": "torchvision:mobilenet_v3_small,resnet18,shufflenet_v2_x0_5,squeezenet1_1,swin_t",
+    "timm": "timm:test_convnext,test_efficientnet,test_nfnet,test_resnet,test_vit",
+    "transformers": "transformers:bert,gpt2",
+}
+PLAIN = Path(__file__).with_name("plain")
+SETTINGS = {
+    "1-thread": {},
+    "2-threads": {"OMP_NUM_THREADS": "2"},
+    "avx2": {"ATEN_CPU_CAPABILITY": "avx2"},
+    "default": {"ATEN_CPU_CAPABILITY": "default"},
+}
+FOUND = """
+import importlib.util, sys, torch
+print(torch.__version__.partition("+")[0], *(name for name in sys.argv[1:] if importlib.util.find_spec(name)))
+"""
+OPTIONS = (
+    "-p pytest_torchlens.plugin -q --lens-validate --lens-parts=replay --lens-update=all --lens-update-in-ci".split()
+)
+
+
+@pytest.mark.slow
+def test_other_threads_cpu_capabilities_and_versions_raise_no_alarm(tmp_path, capsys):
+    """Of each set one process runs all models that its environment has; the first set is the reference."""
+    versions = _stored(tmp_path)
+    matrix = Matrix.of([tmp_path / "lens_baselines" / f"@{name}" for name in versions], Conditions())
+    cells = {
+        (model, name): cell for model, row in matrix.rows.items() for name, cell in zip(matrix.others, row, strict=True)
+    }
+    compared = {where: cell for where, cell in cells.items() if cell is not None}
+    alarms = [
+        (*where, cell.verdict.value, cell.findings[:2])
+        for where, cell in compared.items()
+        if cell.fails or cell.verdict not in HARMLESS[2 if versions[where[1]] == versions[matrix.base] else "version"]
+    ]
+    words = dict(Counter(cell.verdict.value for cell in compared.values()))
+    with capsys.disabled():
+        print(f"\n{matrix.table()}\n{matrix.details()}\nPyTorch {', '.join(dict.fromkeys(versions.values()))}")  # noqa: T201
+        print(f"{len(alarms)} alarms in {len(compared)} comparisons: {words}")  # noqa: T201 - the figure
+        print(f"not compared, for want of their library: {len(cells) - len(compared)}")  # noqa: T201
+    assert alarms == []
+    assert len(compared) >= 60
+
+
+def _stored(folder: Path) -> dict[str, str]:
+    """Store a set of baselines for each interpreter and setting; return PyTorch's version by the set's name."""
+    shutil.copytree(PLAIN, folder, dirs_exist_ok=True)
+    versions = {}
+    for python in PYTHONS:
+        version, *libraries = _said([python, "-c", FOUND, *ZOOS], folder, {}).split()
+        zoos = [argument for library in libraries for argument in ("--lens-zoo", ZOOS[library])]
+        for name, settings in SETTINGS.items():
+            versions[f"{version}-{name}"] = version
+            command = [python, "-m", "pytest", *OPTIONS, f"--lens-baseline={version}-{name}", "plain.yaml", *zoos]
+            _said([*command, "-k", "not float16"], folder, settings)
+    return versions
+
+
+def _said(command: list[str], folder: Path, settings: dict[str, str]) -> str:
+    own = {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, **own, **settings}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout

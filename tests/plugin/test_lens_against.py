@@ -18,8 +18,8 @@ from tests.plugin.kernels import accused
 from tests.plugin.kernels import compared
 from tests.plugin.kernels import make_project
 
-OTHER = os.environ.get("LENS_OTHER_PYTHON", "")
-"""An interpreter with another PyTorch, for the test that needs two."""
+OTHER = os.environ.get("LENS_OTHER_PYTHON", "").partition(os.pathsep)[0]
+"""An interpreter with another PyTorch, for the test that needs two; the first, if several are named."""
 ELSEWHERE = """
 import sys
 
