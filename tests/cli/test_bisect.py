@@ -30,6 +30,7 @@ from pytest_torchlens.cli.bisect.trial import Comparer
 from pytest_torchlens.cli.errors import CommandError
 from pytest_torchlens.records.git import GitError
 from pytest_torchlens.records.git import Repository
+from pytest_torchlens.zoo.catalog import shipped_folder
 from tests.cli.seeded_python import fake_uv
 from tests.cli.seeded_python import make_python
 from tests.plugin.kernels import MODELS
@@ -114,12 +115,12 @@ def test_an_index_and_nightly_builds_are_asked_of_either_installer(has_uv: bool,
 
 
 def test_the_packages_of_a_zoo_are_those_of_its_library_or_of_its_own_imports(project: Path):
-    assert provider_packages("torchvision") == ("torchvision",)
-    assert provider_packages("timm_smallest") == ("timm", "torchvision")
-    assert provider_packages("no-such-zoo") == ()
+    shipped = shipped_folder()
+    assert provider_packages(shipped / "torchvision.yaml") == ("torchvision",)
+    assert provider_packages(shipped / "timm_smallest.yaml") == ("timm", "torchvision")
     (project / "zoo" / "models.py").write_text("import torch, numpy, PIL, pytest_torchlens\nimport helper\n")
     (project / "helper.py").write_text("import yaml\n")
-    assert provider_packages("zoo/net.yaml") == ("PyYAML", "numpy", "pillow")
+    assert provider_packages(Path("zoo/net.yaml")) == ("PyYAML", "numpy", "pillow")
 
 
 @seeded
