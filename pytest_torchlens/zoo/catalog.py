@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from pytest_torchlens.records import nearest
 from pytest_torchlens.records.model_names import ZOO_ENDINGS
@@ -77,10 +78,10 @@ def zoo_files(folders: Iterable[Path]) -> list[Path]:
     ]
 
 
-def registered_files(answers: Iterable[object]) -> list[Path]:
+def registered_files(answers: Iterable[Any]) -> list[Path]:
     """Return the zoo files in the answers of plugins to ``pytest_lens_register_zoo``: each a path, or several."""
-    every = (answer if isinstance(answer, Iterable) and not isinstance(answer, str) else [answer] for answer in answers)
-    return [Path(path) for paths in every for path in paths if path]
+    every = ([answer] if isinstance(answer, str | os.PathLike) else answer or [] for answer in answers)
+    return [Path(path) for paths in every for path in paths]
 
 
 def shipped_folder() -> Path:

@@ -104,7 +104,7 @@ class _Loader(SourceFileLoader):
         path = self.get_filename(fullname)
         tree = ast.parse(self.get_data(path), path)
         _rename_imports(tree, Path(path), self._folder)
-        return cast("CodeType", compile(tree, path, "exec", dont_inherit=True))
+        return compile(tree, path, "exec", dont_inherit=True)
 
 
 def _rename_imports(tree: ast.Module, path: Path, folder: Path) -> None:
