@@ -115,6 +115,7 @@ def compare(
     return Comparison(
         verdict=verdict,
         fails=costs_too_much or conditions.fails_outputs(outputs) or _fails(aligned, findings, verdict, conditions),
+        fails_outputs=conditions.fails_outputs(outputs),
         baseline=baseline,
         axes=axes(*(block.environment for block in blocks)) if blocks else (),
         counts=dict(sorted(words.items())),

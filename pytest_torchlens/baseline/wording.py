@@ -12,8 +12,11 @@ from pytest_torchlens.baseline.snapshot_file import function_of
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Comparison
 from pytest_torchlens.records import Finding
+from pytest_torchlens.records import OutputsComparison
 from pytest_torchlens.records import size_text
 
+_MOVES = (Change.STRUCTURE, Change.META_CHANGE, Change.REFACTOR)
+"""Verdicts that say nothing of the outputs."""
 _MOST_NAMES = 4
 _LARGEST_GROUPS = 8
 
@@ -52,7 +55,21 @@ def headline(comparison: Comparison) -> str:
         return "new: it has no baseline yet"
     first = comparison.first
     where = f" at {first.operation}" if first is not None and first.operation else ""
-    return f"{comparison.verdict.value}{where}; {_extent_text(comparison.counts)}"
+    what = f"{comparison.verdict.value}{where}; {_extent_text(comparison.counts)}"
+    if comparison.outputs is None:
+        return what
+    if comparison.fails_outputs:
+        return f"{_outputs(comparison.outputs)}; {what}"
+    return f"{what}; {_outputs(comparison.outputs)}" if comparison.verdict in _MOVES else what
+
+
+def _outputs(outputs: OutputsComparison) -> str:
+    if outputs.same:
+        return "outputs identical"
+    if outputs.error is None or outputs.limit is None:
+        return f"outputs {outputs.words}"
+    size = f"{size_text(outputs.error)} (limit {outputs.limit:.2g})"
+    return f"outputs within tolerance: {size}" if outputs.within else f"outputs differ by {size}"
 
 
 def _extent_text(counts: dict[str, int]) -> str:
@@ -100,8 +117,10 @@ def _what_to_do(comparison: Comparison, key: str, options: str) -> Iterator[str]
         return  # a note says so
     if comparison.verdict is not Change.NEW:
         yield f"to look:   pytest-lens diff {key}{options}"
-    if comparison.verdict is Change.REFACTOR and comparison.fails:
-        yield "to let it pass, as the outputs are the same: --lens-fail-on=outputs"
+    outputs = comparison.outputs
+    if comparison.verdict in _MOVES and comparison.fails and outputs is not None and outputs.within:
+        how = "the same" if outputs.same else "within tolerance"
+        yield f"to let it pass, as the outputs are {how}: --lens-fail-on=outputs"
     yield f"to accept: pytest-lens accept {key}{options}"
 
 

@@ -214,6 +214,8 @@ def _of_comparison(comparison: Comparison) -> Trouble:
         return Trouble(what=f"{comparison.verdict.value}: {'; '.join(comparison.notes) or 'there is no baseline'}")
     where = ", ".join(filter(None, (first.operation, first.source_line)))
     what, cause = f"{first.change.value}: {first.message}", "; ".join(comparison.axes)
+    if comparison.fails_outputs and comparison.outputs is not None:
+        what = f"outputs {comparison.outputs.words}; what differs first is {what}"
     return Trouble(what=what, where=where, place=first.source_place, cause=cause)
 
 

@@ -207,7 +207,8 @@ def test_what_fails_can_be_said_in_the_option_and_in_the_zoo_file(pytester: pyte
             "--lens-fail-on=slower",
             "*--lens-fail-on: expected by how much a pass may be slower, as in time:+20%, got 'slower'",
         ),
-        ("--lens-baseline=@a", "*--lens-baseline: expected a plain name such as torch-2.13, got '@a'"),
+        ("--lens-fail-on=output", "*got 'output'; did you mean 'outputs', which fails each output beyond tolerance?"),
+        ("--lens-baseline=.a", "*--lens-baseline: expected a plain name such as torch-2.13, got '.a'"),
         ("--lens-baseline=a/b", "*--lens-baseline: expected a plain name such as torch-2.13, got 'a/b'"),
     ],
 )

@@ -55,6 +55,7 @@ SPELLED = (("x * self.scale", "torch.mul(x, self.scale)"),)
 SAME = (RENAMED_MODULE, RENAMED_PARAMETER, RENAMED_STATISTICS, RENAMED_MODULE + RENAMED_PARAMETER, MOVED)
 SWAPPED = (('"a": a.softmax(-1), "b": b', '"a": b.softmax(-1), "b": a'),)
 OTHER_EPS = (("BatchNorm2d(8)", "BatchNorm2d(8, eps=1e-2)"),)
+OTHER_P = (("Dropout(0.1)", "Dropout(0.2)"),)
 LEFT_OUT = (("x * self.scale", "x"),)
 OTHER = (SWAPPED, OTHER_EPS, LEFT_OUT, RENAMED_MODULE + LEFT_OUT, RENAMED_PARAMETER + OTHER_EPS)
 
@@ -136,6 +137,26 @@ def test_weights_of_the_models_own_keep_their_values(project: pytest.Pytester):
 
 
 EDITED = (RENAMED_MODULE, RENAMED_PARAMETER, RENAMED_STATISTICS + MOVED, RENAMED_PARAMETER + OTHER_EPS, SWAPPED)
+
+
+def test_headings_say_what_the_outputs_are(project: pytest.Pytester):
+    for edits, arguments, heading in (
+        (
+            OTHER_EPS,
+            (),
+            "zoo:net: structure at norm/batchnorm; * of 13 * differ; outputs differ by 0.0* (limit *",
+        ),
+        (OTHER_EPS, ("--lens-fail-on=outputs",), "zoo:net: outputs differ by 0.0* (limit 2e-05); structure at norm/*"),
+        (OTHER_P, (), "zoo:net: structure at drop/dropout; 1 of 13 operations differ; outputs identical"),
+        (RENAMED_PARAMETER, (), "zoo:net: refactor at /mul; 1 of 13 operations differ; outputs identical"),
+    ):
+        _, result = compared(project, edits, *arguments)
+        result.stdout.fnmatch_lines([heading])
+        hints = [line for line in result.outlines if "to let it pass, as the outputs are the same: --lens-fail" in line]
+        assert bool(hints) == ("identical" in heading)
+        assert any("to accept: pytest-lens accept zoo/net" in line for line in result.outlines)
+    _, result = compared(project, OTHER_EPS, "--lens-fail-on=outputs")
+    result.stdout.fnmatch_lines(["*outputs differ by 0.0* at /output; what differs first is structure: argument eps=*"])
 
 
 @pytest.mark.parametrize("edits", EDITED, ids=range(len(EDITED)))
