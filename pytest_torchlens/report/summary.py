@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_torchlens.baseline.store import key_of
 from pytest_torchlens.records import TESTS_ZOO
+from pytest_torchlens.records import Change
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import Severity
@@ -166,6 +169,22 @@ def more_calls(count: int) -> str:
 def urgency(report: ModelReport) -> tuple[bool, bool, bool]:
     """Return a sort key: failed models first, then those with severe findings, then unproven ones."""
     return not is_bad(report), not num_severe(report), status(report) != "unproven"
+
+
+def baseline_kind(report: ModelReport) -> str:
+    """Return the kind of badge of a comparison: that of a pass only where nothing differs."""
+    found = report.comparison
+    if found is None or found.fails:
+        return Outcome.FAILED.value
+    return Outcome.PASSED.value if found.verdict is Change.IDENTICAL else found.verdict.value
+
+
+def waits(report: ModelReport) -> str:
+    """Return the key of the result that waits to be accepted, as a shell takes it; empty if none waits."""
+    found = report.comparison
+    if found is None or found.verdict is Change.IDENTICAL or found.stored or found.against or found.unwritten:
+        return ""
+    return shlex.quote(key_of(report.zoo, report.name))
 
 
 def failed_at(report: ModelReport) -> str:
