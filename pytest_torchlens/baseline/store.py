@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import replace
@@ -108,6 +109,22 @@ class Store:
         """
         path = self.path(key)
         return read(path) if path.exists() else None
+
+    def twin(self, snapshot: Snapshot, keys: Iterable[str]) -> str:
+        """Return the one of `keys` whose baseline has the steps and weights of a snapshot: a model's earlier name.
+
+        Empty if there is none, or the model has no weights to know it by.
+        """
+        digest = next((weight.digest for weight in snapshot.state.values()), "")
+        for key in keys if digest else ():
+            try:
+                is_like = digest in self.path(key).read_text(encoding="utf-8")
+                stored = self.load(key) if is_like else None
+            except (OSError, ValueError):
+                continue
+            if stored is not None and (stored.steps, stored.state) == (snapshot.steps, snapshot.state):
+                return key
+        return ""
 
     def keep(self, key: str, snapshot: Snapshot) -> None:
         """Store a snapshot as pending."""

@@ -137,7 +137,9 @@ def _diff(options: argparse.Namespace, store: Store) -> int:
     failed = 0
     for name, before, after in _pairs(options, store):
         if before is None and options.second is None:
-            print(f"{name}: new: it has no baseline yet; store this result with: pytest-lens accept {name}")
+            twin = store.twin(after, store.models(f"{name.rpartition('/')[0]}/*")) if after is not None else ""
+            same = f", and computes what {twin} has (renamed?)" if twin else ""
+            print(f"{name}: new: it has no baseline yet{same}; store this result with: pytest-lens accept {name}")
             failed += conditions.fails(Change.NEW)
             continue
         if before is None or after is None:

@@ -205,3 +205,17 @@ def test_a_rename_has_nothing_to_reproduce_but_a_name(project: pytest.Pytester, 
     capsys.readouterr()
     assert main(["repro", "zoo.yaml::net"]) == 2
     assert "refactor at /mul: renamed: scale is now gain; computes the same: no op" in capsys.readouterr().err
+
+
+def test_a_renamed_model_is_told_with_its_earlier_name(project: pytest.Pytester, capsys: pytest.CaptureFixture[str]):
+    _, result = compared(project, (('{"net": Net}', '{"mesh": Net}'),))
+    old, new = "lens_baselines/zoo/net.json", "lens_baselines/zoo/mesh.json"
+    result.stdout.fnmatch_lines([f"a new model computes what {old} has: if it was renamed, git mv {old} {new}"])
+    capsys.readouterr()
+    assert main(["diff"]) == 0
+    assert "zoo/mesh: new: it has no baseline yet, and computes what zoo/net has (renamed?); store" in (
+        capsys.readouterr().out
+    )
+    (project.path / old).rename(project.path / new)
+    found, _ = compared(project, (('{"net": Net}', '{"mesh": Net}'),))
+    assert found["verdict"] == "identical"

@@ -178,8 +178,9 @@ def _with_this(existing: dict[str, str], options: argparse.Namespace) -> dict[st
 
     release = running_release()
     named = [options.good, options.bad, *(options.releases or "").replace(" ", "").split(",")]
-    is_tried = release in named if options.releases is not None else bool(release)
-    return {release: sys.executable, **existing} if is_tried and not options.python else existing
+    if not release or options.python or (options.releases is not None and release not in named):
+        return existing
+    return {release: sys.executable, **existing}
 
 
 def _releases(options: argparse.Namespace, existing: dict[str, str]) -> list[str]:
