@@ -17,6 +17,7 @@ from pytest_torchlens.records import size_text
 
 _MOVES = (Change.STRUCTURE, Change.META_CHANGE, Change.REFACTOR)
 """Verdicts that say nothing of the outputs."""
+_COSTS = (Change.LARGER, Change.SLOWER)
 _MOST_NAMES = 4
 _LARGEST_GROUPS = 8
 
@@ -160,15 +161,18 @@ def summary(comparisons: Iterable[tuple[str, Comparison]], options: str = "") ->
 def _causes(every: list[tuple[str, Comparison]]) -> Iterator[str]:
     """Yield kinds of change by function, the most frequent first: many models use the same kernel."""
     models: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    costs: dict[str, str] = {}
     for name, comparison in every:
         for finding in comparison.findings:
+            if finding.change in _COSTS:
+                costs.setdefault(finding.change.value, f", {finding.message}")
             function = function_of(finding.operation)
             cause = models[finding.change.value, function]
             cause[name] = max(cause.get(name, 0.0), finding.error or 0.0)
     groups = sorted(models.items(), key=lambda item: -len(item[1]))
     for (word, function), names in groups[:_LARGEST_GROUPS]:
         worst = max(names.values())
-        size = f", at most {worst:.2g} of the largest value" if worst else ""
+        size = f", at most {worst:.2g} of the largest value" if worst else costs.get(word, "")
         yield f"  {word}{f' in {function}' if function else ''}: {_names(list(names))}{size}"
     if len(groups) > _LARGEST_GROUPS:
         yield f"  and {len(groups) - _LARGEST_GROUPS} further kinds"
