@@ -12,6 +12,8 @@ from pytest_torchlens.baseline.matrix import Matrix
 from pytest_torchlens.baseline.snapshot_file import BaselineError
 from pytest_torchlens.cli.errors import CommandError
 from pytest_torchlens.cli.errors import check_output
+from pytest_torchlens.cli.stores import add_root_option
+from pytest_torchlens.cli.stores import find_root
 from pytest_torchlens.cli.stores import no_set
 from pytest_torchlens.cli.stores import set_folder
 from pytest_torchlens.records import write_atomically
@@ -26,7 +28,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "models by environments. Ends with 1 if a condition of --fail is met, or an environment lacks a model.",
     )
     parser.add_argument("sets", metavar="SET", nargs="+", help="names of sets (--lens-baseline=NAME), or folders")
-    parser.add_argument("--root", metavar="DIR", type=Path, default=Path(), help="the project (default: this folder)")
+    add_root_option(parser)
     parser.add_argument("--dir", metavar="DIR", type=Path, help="its baselines (default: lens_baselines in it)")
     parser.add_argument(
         *("--fail", "--lens-fail-on"),
@@ -44,6 +46,7 @@ def run(options: argparse.Namespace) -> int:
     """Print the table, and the first difference of each model."""
     if len(options.sets) == 1:
         raise CommandError(f"expected two sets or more, the reference first, got only {options.sets[0]}")
+    find_root(options)
     for path in (options.md, options.html):
         check_output(path)
     try:

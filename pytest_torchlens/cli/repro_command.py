@@ -12,6 +12,7 @@ from pytest_torchlens.cli.errors import CommandError
 from pytest_torchlens.cli.project import Project
 from pytest_torchlens.cli.project import test_of
 from pytest_torchlens.cli.stores import add_store_options
+from pytest_torchlens.cli.stores import find_root
 from pytest_torchlens.cli.stores import store_of
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Find, write and confirm the reproduction."""
+    find_root(options)
     test = test_of(options.model)
     case = None if test else Project.of(options.root).case(options.model)
     from pytest_torchlens.run.repro.accused import NothingToReproduceError

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
+from pytest_torchlens.baseline.store import FOLDER
+from pytest_torchlens.baseline.store import LOCAL
 from pytest_torchlens.baseline.store import SET
 from pytest_torchlens.baseline.store import Store
 from pytest_torchlens.baseline.store import key_named
@@ -16,11 +19,45 @@ MODEL_HELP = "a model's name: zoo/model, zoo:model, zoo.yaml::model, or a test's
 
 def add_store_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options that say where the baselines are."""
-    parser.add_argument("--root", metavar="DIR", type=Path, default=Path(), help="the project (default: this folder)")
+    add_root_option(parser)
     parser.add_argument("--dir", metavar="DIR", type=Path, help="its baselines (default: lens_baselines in it)")
     parser.add_argument(
         *("--baseline", "--lens-baseline"), metavar="NAME", type=set_name, default="", help="the set of this name"
     )
+
+
+def add_root_option(parser: argparse.ArgumentParser) -> None:
+    """Declare the option that names the project."""
+    parser.add_argument("--root", metavar="DIR", type=Path, help="the project (default: this folder, or one around it)")
+
+
+def find_root(options: argparse.Namespace) -> Path:
+    """Return the project, and note it in the options: by default the folder with baselines that this one is in.
+
+    Raises
+    ------
+    CommandError
+        If it is no folder.
+    """
+    if options.root is None:
+        options.root = _folder_with_baselines(Path.cwd())
+    if not options.root.is_dir():
+        raise CommandError(f"--root: expected a folder, {str(options.root)!r} is none")
+    return Path(options.root)
+
+
+def _folder_with_baselines(here: Path) -> Path:
+    """Return the nearest folder with baselines or waiting results, within the project; else `here`."""
+    around = [here, *here.parents]
+    tops = [place for place, folder in enumerate(around) if any((folder / name).exists() for name in _TOP)]
+    for folder in around[: tops[-1] + 1] if tops else ():
+        if (folder / FOLDER).is_dir() or (folder / LOCAL).is_dir():
+            return Path(os.path.relpath(folder, here))
+    return Path()
+
+
+_TOP = (".git", "pyproject.toml", "pytest.ini", "tox.ini", "setup.cfg")
+"""A folder with one of these may be the top of a project."""
 
 
 def set_name(text: str) -> str:
@@ -36,9 +73,7 @@ def store_of(options: argparse.Namespace) -> Store:
     CommandError
         If the project is no folder.
     """
-    if not options.root.is_dir():
-        raise CommandError(f"--root: expected a folder, {str(options.root)!r} is none")
-    return Store.of(options.root, options.dir, options.baseline)
+    return Store.of(find_root(options), options.dir, options.baseline)
 
 
 def existing_store(options: argparse.Namespace) -> Store:

@@ -61,7 +61,8 @@ def test_diff_tells_what_waits_from_what_is_stored_and_fails_the_build(store, ca
 def test_a_model_without_a_baseline_is_new_and_never_identical(store, capsys):
     assert main(["diff", "zoo/other"]) == 0
     assert capsys.readouterr().out == (
-        "zoo/other: new: it has no baseline yet; store this result with: pytest-lens accept zoo/other\n"
+        "zoo/other: new: it has no baseline yet, and computes what zoo/small has (renamed?); "
+        "store this result with: pytest-lens accept zoo/other\n"
     )
     assert main(["diff", "zoo/other", "--fail", "new"]) == 1
     assert main(["show", "zoo/other"]) == 0
@@ -97,6 +98,20 @@ def test_ls_says_which_files_cannot_be_used(store, tmp_path, snapshots, capsys):
         assert "is not a usable baseline" in told[f"zoo/{name}"]
     assert told["zoo/whole"] == "zoo/whole"
     assert told["5"].startswith("5 baselines, 4 of them cannot be used, 2 waiting")
+
+
+def test_the_project_is_found_from_a_folder_inside_it(store, tmp_path, monkeypatch, capsys):
+    (tmp_path / "package" / "inner").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "package" / "inner")
+    assert main(["diff", "zoo:small"]) == 2, "nothing says where the project ends"
+    (tmp_path / "package" / "pyproject.toml").touch()
+    assert main(["diff", "zoo:small"]) == 2, "the project is the package"
+    (tmp_path / ".git").mkdir()
+    assert main(["diff", "zoo:small"]) == 1
+    capsys.readouterr()
+    assert main(["accept", "zoo:small"]) == 0
+    assert capsys.readouterr().out == "stored ../../lens_baselines/zoo/small.json\n"
+    assert main(["accept", "zoo:other", "--root=."]) == 2
 
 
 def test_diff_takes_names_of_sets(store, snapshots, tmp_path, capsys):
