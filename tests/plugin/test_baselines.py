@@ -86,7 +86,7 @@ def test_a_changed_model_fails_and_is_told_of_where_it_changed(pytester: pytest.
     result.assert_outcomes(failed=3)
     result.stdout.fnmatch_lines(
         [
-            "net:a: structure at norm/layernorm; * of * operations differ",
+            "net:a: structure at norm/layernorm; * of * operations differ; outputs differ by 0.0* (limit 2e-05)",
             "*norm/layernorm: structure: argument eps=1e-05 → eps=0.001",
             "*at *models.py:*, in forward",
             "*to accept: pytest-lens accept net/a",
