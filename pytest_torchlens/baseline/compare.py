@@ -14,12 +14,15 @@ from pytest_torchlens.baseline.costs import cost_findings
 from pytest_torchlens.baseline.distance import Tolerance
 from pytest_torchlens.baseline.distance import is_exact
 from pytest_torchlens.baseline.environments import axes
-from pytest_torchlens.baseline.environments import nearest_class
 from pytest_torchlens.baseline.judge import Judgement
 from pytest_torchlens.baseline.judge import Judgements
 from pytest_torchlens.baseline.judge import Repeat
 from pytest_torchlens.baseline.judge import judge
 from pytest_torchlens.baseline.judge import tolerance_of
+from pytest_torchlens.baseline.old_names import comparable_classes
+from pytest_torchlens.baseline.old_names import note_text
+from pytest_torchlens.baseline.old_names import other_values_text
+from pytest_torchlens.baseline.old_names import with_old_values
 from pytest_torchlens.baseline.outputs import compare_outputs
 from pytest_torchlens.baseline.snapshot import STATUSES
 from pytest_torchlens.baseline.snapshot import EnvironmentNumbers
@@ -90,7 +93,9 @@ def compare(
         The verdict, and each difference where it begins.  What follows from a difference is only counted.
     """
     conditions = conditions or Conditions()
-    blocks = _comparable(before, after)
+    named = with_old_values(before, after)
+    after = named or after
+    blocks = _blocks(before, after)
     aligned = StepAlignment(before, after)
     judged = judge(aligned, blocks, conditions, repeat)
     costs = cost_findings(before, after, conditions, seconds)
@@ -110,35 +115,26 @@ def compare(
     return Comparison(
         verdict=verdict,
         fails=costs_too_much or conditions.fails_outputs(outputs) or _fails(aligned, findings, verdict, conditions),
+        fails_outputs=conditions.fails_outputs(outputs),
         baseline=baseline,
         axes=axes(*(block.environment for block in blocks)) if blocks else (),
         counts=dict(sorted(words.items())),
         findings=tuple(findings[:_MOST]),
         growth=tuple(_growth(aligned, judged.judgements, findings)),
         outputs=outputs,
-        notes=tuple(_notes(before if blocks is None else None, len(findings), judged.alone)),
+        notes=tuple(
+            _notes(before if blocks is None else None, len(findings), judged.alone, _named_text(named, aligned))
+        ),
     )
-
-
-def renamed_weights(before: Snapshot, after: Snapshot) -> dict[str, str]:
-    """Return the old name of each parameter and buffer that has another one now."""
-    return StepAlignment(before, after).renamed_weights if before.state.keys() != after.state.keys() else {}
 
 
 def _as_refactor(finding: Finding, more: str) -> Finding:
     return replace(finding, change=Change.REFACTOR, message=finding.message + more)
 
 
-def _comparable(before: Snapshot, after: Snapshot) -> tuple[EnvironmentNumbers, EnvironmentNumbers] | None:
-    """Return the numbers to compare: those of one class of environment, else those of the nearest classes."""
-    for name in sorted(after.measured):
-        if name in before.measured:
-            return before.measured[name], after.measured[name]
-    known = {name: block.environment for name, block in before.measured.items()}
-    for _, block in sorted(after.measured.items()):
-        if (nearest := nearest_class(block.environment, known)) is not None:
-            return before.measured[nearest], block
-    return None
+def _blocks(before: Snapshot, after: Snapshot) -> tuple[EnvironmentNumbers, EnvironmentNumbers] | None:
+    classes = comparable_classes(before, after)
+    return None if classes is None else (before.measured[classes[0]], after.measured[classes[1]])
 
 
 def _differences(aligned: StepAlignment, judged: Judgements) -> Iterator[Finding]:
@@ -239,13 +235,21 @@ def _affected_steps(aligned: StepAlignment, judgements: list[Judgement], start: 
     return sorted(reached)
 
 
-def _notes(without_numbers: Snapshot | None, count: int, alone: Mapping[str, RerunResult]) -> Iterator[str]:
+def _named_text(named: Snapshot | None, aligned: StepAlignment) -> str:
+    return note_text(named.old_names) if named and named.old_names else other_values_text(aligned)
+
+
+def _notes(
+    without_numbers: Snapshot | None, count: int, alone: Mapping[str, RerunResult], renamed: str
+) -> Iterator[str]:
     if without_numbers is not None:
         known = ", ".join(sorted(without_numbers.measured)) or "no environment"
         yield f"numbers were not compared: the baseline has those of {known}"
     if count > _MOST:
         yield f"{count - _MOST} further differences are not listed"
     yield from _of_repeated(alone)
+    if renamed:
+        yield renamed
 
 
 def _of_repeated(alone: Mapping[str, RerunResult]) -> Iterator[str]:

@@ -107,32 +107,58 @@ def _is_class(name: str) -> bool:
     return name in ("none", OUTPUTS) or any(change.value == name for change in _FAILING)
 
 
+_NAMES = (*(change.value for change in _FAILING), *LIMITS, *COSTS, *VERDICTS, OUTPUTS, "none")
+_OTHER_WORDS = {
+    **dict.fromkeys(("rename", "renames", "renamed", "move", "moved"), Change.REFACTOR.value),
+    **dict.fromkeys(("slow", "speed", "seconds"), "time:+20%"),
+    **dict.fromkeys(("memory", "bytes", "peak-bytes"), "peak:+10%"),
+    **dict.fromkeys(("numbers", "values", "numeric", "numerics"), Change.REGRESSION.value),
+    **dict.fromkeys(("any", "all", "difference", "changed"), Change.DRIFT.value),
+}
+"""What people write for conditions that have another name."""
+
+
 def _condition(text: str) -> Condition:
     found = _CONDITION.fullmatch(text)
-    names = (*(change.value for change in _FAILING), *LIMITS, *COSTS, *VERDICTS, OUTPUTS, "none")
     if found is not None and found["name"] == Change.SLOWER.value:
         raise ConditionError(f"expected by how much a pass may be slower, as in time:+20%, got {text!r}")
-    if found is None or found["name"] not in names:
-        word = found["name"] if found else text
-        raise ConditionError(
-            f"expected a condition, got {text!r}; {close(word, names) or 'there are ' + ', '.join(names)}"
-        )
+    if found is None or found["name"] not in _NAMES:
+        raise ConditionError(f"expected a condition, got {text!r}; {_hint(text)}")
     name, value, glob = found["name"], found["value"], found["glob"] or "*"
     if name in (*COSTS, *VERDICTS, OUTPUTS) and found["glob"]:
         raise ConditionError(f"expected {name!r} without {'@' + glob!r}, as it is the whole model's, got {text!r}")
     if name in LIMITS + COSTS:
-        return Condition(name, _number(text, name, value or ""), glob)
+        return Condition(name, _number(text, name, value), glob)
     if value is not None:
-        raise ConditionError(f"expected {name!r} without a value, got {text!r}")
+        instead = f"; did you mean 'output:{value}', a limit?" if name == OUTPUTS else ""
+        raise ConditionError(f"expected {name!r} without a value, got {text!r}{instead}")
     return Condition(name, glob=glob)
 
 
-def _number(text: str, name: str, value: str) -> float:
+def _hint(text: str) -> str:
+    """Return what a text that is no condition may have meant: several conditions, another sign, another word."""
+    parts = [_CONDITION.fullmatch(part) for part in re.split(r"[;\s|+]+", text)]
+    if len(parts) > 1 and all(part is not None and part["name"] in _NAMES for part in parts):
+        return f"did you mean {','.join(part[0] for part in parts if part)!r}?"
+    name = re.split(r"[^\w-]", text.lower().replace("_", "-"), maxsplit=1)[0]
+    value = text[len(name) :].lstrip("=<>: ").rstrip("@ ")
+    if name in LIMITS + COSTS and value:
+        return f"did you mean '{name}:{value}'?"
+    word = name if name in _NAMES else _OTHER_WORDS.get(name)
+    return f"did you mean {word!r}?" if word else close(name, _NAMES) or f"there are {', '.join(_NAMES)}"
+
+
+def _number(text: str, name: str, value: str | None) -> float:
     example = f"{name}:+10%" if name in COSTS else f"{name}:1e-5"
+    if value is None:
+        more = f"; did you mean {OUTPUTS!r}, which fails each output beyond tolerance?" if name == "output" else ""
+        raise ConditionError(f"expected a number from 0, as in {example}, got {text!r}{more}")
     try:
         number = float(value.strip().removeprefix("+").removesuffix("%")) / (100 if value.strip().endswith("%") else 1)
     except ValueError:
         number = math.nan
     if not 0 <= number < math.inf:
         raise ConditionError(f"expected a number from 0, as in {example}, got {text!r}")
+    if name in COSTS and number > 1 and "%" not in value:
+        raise ConditionError(f"expected a percentage, got {text!r}: did you mean '{name}:+{number:g}%'?")
     return number

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_torchlens.baseline.compare import compare
-from pytest_torchlens.baseline.compare import renamed_weights
 from pytest_torchlens.baseline.conditions import Conditions
 from pytest_torchlens.baseline.costs import UNTIMED
 from pytest_torchlens.baseline.costs import UNTIMED_AGAINST
 from pytest_torchlens.baseline.environments import version_axes
 from pytest_torchlens.baseline.judge import Repeat
+from pytest_torchlens.baseline.old_names import note_old_names
+from pytest_torchlens.baseline.old_names import renamed_weights
 from pytest_torchlens.baseline.since_run import code_of
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot_file import UnmergedError
@@ -48,19 +49,18 @@ class _Pass:
     under_names: UnderNames | None
 
 
+def _with_old_names(stored: Snapshot, this: _Pass) -> _Pass:
+    """Note what the pass computes if renamed random weights hold the values of their old names."""
+    names = renamed_weights(stored, this.snapshot) if this.under_names is not None else {}
+    if this.under_names is None or not names:
+        return this
+    return replace(this, snapshot=note_old_names(stored, this.snapshot, names, this.under_names(names)))
+
+
 def _have_other_versions(one: Snapshot, other: Snapshot) -> bool:
     """Return whether an environment that both have has other versions now."""
     pairs = [(block, other.measured[name]) for name, block in one.measured.items() if name in other.measured]
     return any(version_axes(before.environment, after.environment) for before, after in pairs)
-
-
-def _renamed_text(names: Mapping[str, str]) -> str:
-    listed = ", ".join(f"{was} → {now}" for now, was in list(names.items())[:_FEW])
-    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
-    return f"compared with the values of the old names: {listed}{more}"
-
-
-_FEW = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +161,7 @@ class Policy:
         if stored is None:
             new = Comparison(verdict=Change.NEW, fails=self.strict or conditions.fails(Change.NEW))
             return self._settle(key, this.snapshot, new, "new")
+        this = _with_old_names(stored, this)
         found = self._compare_with(stored, key, this, conditions)
         if this.seconds is None and conditions.cost("time") is not None:
             untimed = UNTIMED_AGAINST if self.against else UNTIMED
@@ -182,14 +183,10 @@ class Policy:
         return replace(found, other_files=has_others and stored.sources is not None)
 
     def _compare_with(self, stored: Snapshot, key: str, this: _Pass, conditions: Conditions) -> Comparison:
-        """Compare with a stored pass; random weights that were renamed get the values of their old names for that."""
         name = self.against or self._relative(self.store.path(key))
-        names = renamed_weights(stored, this.snapshot) if this.under_names is not None else {}
-        if this.under_names is None or not names:
-            repeat = self._repeat(key, this.snapshot, this.history)
-            return compare(stored, this.snapshot, conditions, baseline=name, repeat=repeat, seconds=this.seconds)
-        found = compare(stored, this.under_names(names), conditions, baseline=name, seconds=this.seconds)
-        return replace(found, notes=(*found.notes, _renamed_text(names)))
+        is_renamed = this.snapshot.old_names is not None  # the history has the values of the new names
+        repeat = None if is_renamed else self._repeat(key, this.snapshot, this.history)
+        return compare(stored, this.snapshot, conditions, baseline=name, repeat=repeat, seconds=this.seconds)
 
     def _seconds(self, key: str, timed: tuple[str, float]) -> tuple[float, float] | None:
         """Store this run's time; return the baseline's and this one, None if the baseline's is of another machine."""

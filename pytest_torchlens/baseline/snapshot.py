@@ -180,6 +180,30 @@ class EnvironmentNumbers:
     proof: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True)
+class OldNames:
+    """What a pass with renamed weights computes if they hold the values of their old names; a zoo's follow the names.
+
+    What is as in the baseline that the pass was compared with is left out.
+
+    Attributes
+    ----------
+    baseline
+        Fingerprint of that baseline.
+    names
+        The old names by the new ones.
+    weights
+        Digests of those of them that are not the baseline's, by the new names.
+    measured
+        Numbers that are not the baseline's, by class of environment: of one class, or of none.
+    """
+
+    baseline: str
+    names: dict[str, str]
+    weights: dict[str, str] = field(default_factory=dict)
+    measured: dict[str, EnvironmentNumbers] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class Answer:
     """A tensor's value that Python read, and the branch it took; its text is ``"gate/gt __bool__ True body"``.
@@ -241,6 +265,8 @@ class Snapshot:
         `ELSEWHERE` if some code is neither in its repository nor in an installed package.  None if they are not known.
     code
         Of a result that waits to be accepted: digests of the project's files that its pass ran, by path.
+    old_names
+        What it computes with the values of old names; None if it was compared with no baseline that has others.
     """
 
     model: str
@@ -253,6 +279,7 @@ class Snapshot:
     measured: dict[str, EnvironmentNumbers] = field(default_factory=dict)
     sources: tuple[str, ...] | None = None
     code: dict[str, str] = field(default_factory=dict)
+    old_names: OldNames | None = None
 
 
 ELSEWHERE = "?"

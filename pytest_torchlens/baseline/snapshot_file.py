@@ -28,6 +28,7 @@ from pytest_torchlens.baseline.measured_file import measured_text
 from pytest_torchlens.baseline.measured_file import parse_measured
 from pytest_torchlens.baseline.snapshot import Answer
 from pytest_torchlens.baseline.snapshot import ModuleCallRecord
+from pytest_torchlens.baseline.snapshot import OldNames
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot import Step
 from pytest_torchlens.baseline.snapshot import Weight
@@ -65,6 +66,8 @@ def _lines(snapshot: Snapshot) -> Iterator[str]:
     yield from _table("calls", [f"{_json(name)}:{_json([c.parent, c.kind])}" for name, c in snapshot.calls.items()])
     state = sorted(snapshot.state.items())
     yield from _table("state", [f"{_json(name)}:{_json([_out(w.dtype, w.shape), w.digest])}" for name, w in state])
+    if snapshot.old_names is not None:
+        yield from _old_names_lines(snapshot.old_names, snapshot.steps)
     before = [None, *(step.id for step in snapshot.steps)]
     steps = [_json(_step(step, last)) for step, last in zip(snapshot.steps, before, strict=False)]
     yield from _table("steps", steps, "[]")
@@ -73,6 +76,16 @@ def _lines(snapshot: Snapshot) -> Iterator[str]:
         "measured", [f"{_json(name)}:{measured_text(block, snapshot.steps)}" for name, block in measured], end=""
     )
     yield "}"
+
+
+def _old_names_lines(old: OldNames, steps: tuple[Step, ...]) -> Iterator[str]:
+    yield '"old_names": {'
+    yield f'"baseline": {_json(old.baseline)},'
+    yield from _table("weights", [f"{_json(name)}:{_json(digest)}" for name, digest in old.weights.items()])
+    measured = sorted(old.measured.items())
+    yield from _table("measured", [f"{_json(name)}:{measured_text(block, steps)}" for name, block in measured])
+    yield from _table("names", [f"{_json(now)}:{_json(was)}" for now, was in old.names.items()], end="")
+    yield "},"
 
 
 def _table(name: str, rows: list[str], brackets: str = "{}", end: str = ",") -> Iterator[str]:
@@ -154,22 +167,46 @@ def read(path: Path) -> Snapshot:
     BaselineError
         If it cannot be read, is too large, or is not a baseline; `UnmergedError` if git left conflict markers in it.
     """
+    text = _text(path)
     try:
-        if path.stat().st_size > LARGEST:
-            raise BaselineError(f"{path}: expected a baseline of at most {LARGEST >> 20} MiB, got a larger file")
-        text = path.read_text(encoding="utf-8")
-        if found := _CONFLICT.search(text):
-            raise UnmergedError(
-                f"{path} has git's conflict markers (line {text.count(chr(10), 0, found.start()) + 1}): "
-                "take one side (git checkout --ours or --theirs), or delete the file and store it anew"
-            )
         return parse_snapshot(text)
-    except BaselineError:
-        raise
+    except ValueError as error:
+        raise BaselineError(f"{path} is not a usable baseline: {error}") from None
+
+
+def check_whole(path: Path) -> None:
+    """Check that a file is not damaged, and without git's conflict markers; much faster than `read`.
+
+    Raises
+    ------
+    BaselineError
+        If it cannot be used, as far as is seen without a look at each operation.
+    """
+    text = _text(path)
+    try:
+        is_ours = isinstance(raw := json.loads(text), dict) and raw.get("format") == FORMAT
+    except (ValueError, RecursionError):
+        is_ours = False
+    if not is_ours:
+        raise BaselineError(f"{path} is not a usable baseline: it is damaged, or another kind of file")
+
+
+def _text(path: Path) -> str:
+    try:
+        is_large = path.stat().st_size > LARGEST
+        text = "" if is_large else path.read_text(encoding="utf-8")
     except OSError as error:
         raise BaselineError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise BaselineError(f"{path} is not a usable baseline: {error}") from None
+    if is_large:
+        raise BaselineError(f"{path}: expected a baseline of at most {LARGEST >> 20} MiB, got a larger file")
+    if found := _CONFLICT.search(text):
+        raise UnmergedError(
+            f"{path} has git's conflict markers (line {text.count(chr(10), 0, found.start()) + 1}): "
+            "take one side (git checkout --ours or --theirs), or delete the file and store it anew"
+        )
+    return text
 
 
 _CONFLICT = re.compile(r"^(<{7}|>{7}) ", re.MULTILINE)
@@ -187,30 +224,44 @@ def parse_snapshot(text: str) -> Snapshot:
         raw = json.loads(text, object_pairs_hook=unique_names, parse_constant=refuse_constant)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    check_fields(raw, "the file", _FILE, more=("code", "sources"))
+    check_fields(raw, "the file", _FILE, more=("code", "old_names", "sources"))
     if raw["format"] != FORMAT:
         raise ValueError(f"expected the format {FORMAT!r}, got {raw['format']!r:.80}")
     if type(raw["version"]) is not int or not 1 <= raw["version"] <= VERSION:
         raise ValueError(f"expected version 1 to {VERSION}, got {raw['version']!r:.20}; store it anew")
     calls = {name: ModuleCallRecord(**_call(row, name)) for name, row in as_dict(raw["calls"], "calls").items()}
     steps = tuple(_steps(as_list(raw["steps"], "steps"), calls))
+    state = {name: _weight(row, name) for name, row in as_dict(raw["state"], "state").items()}
     is_first = raw["version"] == 1
     return Snapshot(
         model=as_text(raw["model"], "model"),
         totals={name: as_count(value, name) for name, value in as_dict(raw["totals"], "totals").items()},
         calls=calls,
-        state={name: _weight(row, name) for name, row in as_dict(raw["state"], "state").items()},
+        state=state,
         steps=steps,
         output={path: as_text(kind, "output") for path, kind in as_dict(raw["output"], "output").items()},
         code={path: as_digest(digest, "code") for path, digest in as_dict(raw.get("code", {}), "code").items()},
         sources=tuple(as_text(file, "sources") for file in as_list(raw["sources"], "sources"))
         if "sources" in raw
         else None,
+        old_names=_old_names(raw["old_names"], steps, state) if "old_names" in raw else None,
         answers=tuple(map(_answer, as_list(raw["answers"], "answers"))),
         measured={
             name: parse_measured(block, steps, is_first_version=is_first)
             for name, block in as_dict(raw["measured"], "measured").items()
         },
+    )
+
+
+def _old_names(raw: Any, steps: tuple[Step, ...], state: dict[str, Weight]) -> OldNames:
+    check_fields(raw, "old_names", ("baseline", "names", "weights", "measured"))
+    if unknown := as_dict(raw["names"], "names").keys() - state.keys():
+        raise ValueError(f"'old_names': {min(unknown)!r:.80} is no parameter or buffer")
+    return OldNames(
+        baseline=as_digest(raw["baseline"], "baseline"),
+        names={now: as_text(was, "names") for now, was in raw["names"].items()},
+        weights={name: as_digest(digest, name) for name, digest in as_dict(raw["weights"], "weights").items()},
+        measured={name: parse_measured(block, steps) for name, block in as_dict(raw["measured"], "measured").items()},
     )
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from pathlib import PurePath
 
 from pytest_torchlens.baseline.checked import UNREADABLE
 from pytest_torchlens.baseline.costs import StoredTimes
@@ -21,16 +23,33 @@ from pytest_torchlens.records import file_name
 from pytest_torchlens.records import write_atomically
 from pytest_torchlens.records.files import remove
 from pytest_torchlens.records.files import remove_folder
+from pytest_torchlens.records.model_names import readings
 
 FOLDER = "lens_baselines"
 LOCAL = ".lens"
-_SET = "@"
+SET = "@"
 """First character of the folder of a named set."""
 
 
 def key_of(zoo: str, name: str) -> str:
     """Return a model's key: ``"torchvision/resnet50"``; names that no file can have get a digest."""
     return "/".join(file_name(part) for part in [*filter(None, zoo.split("/")), name])
+
+
+def key_named(text: str) -> str:
+    """Return the key of the model that a text most likely names, in any spelling."""
+    return next((key_of(*one) for one in _folders_and_names(text)), text)
+
+
+def _folders_and_names(text: str) -> list[tuple[str, str]]:
+    return [(PurePath(one.folder).as_posix(), one.name) for one in readings(text)]
+
+
+def _named(keys: list[str], text: str) -> list[str]:
+    """Return the keys that a text names; of several meanings the first that is the name of one."""
+    meanings = [text, *(key for one in _folders_and_names(text) for key in (key_of(*one), "/".join(one)))]
+    found = ([key for key in keys if key == meaning or fnmatchcase(key, meaning)] for meaning in meanings)
+    return next(filter(None, found), [])
 
 
 @dataclass(frozen=True)
@@ -63,9 +82,9 @@ class Store:
 
         A folder that is not the usual one has its own pending records, so that another does not accept them.
         """
-        part = f"{_SET}{name}" if name else "."
+        part = f"{SET}{name}" if name else "."
         given = os.path.relpath(folder or root / FOLDER, root)
-        local, rest = root / LOCAL, Path("." if given == FOLDER else f"{_SET * 2}{file_name(given)}", part)
+        local, rest = root / LOCAL, Path("." if given == FOLDER else f"{SET * 2}{file_name(given)}", part)
         return cls(root / given / part, local / "pending" / rest, local / "activations" / rest, local / "times" / rest)
 
     def __bool__(self) -> bool:
@@ -90,6 +109,22 @@ class Store:
         """
         path = self.path(key)
         return read(path) if path.exists() else None
+
+    def twin(self, snapshot: Snapshot, keys: Iterable[str]) -> str:
+        """Return the one of `keys` whose baseline has the steps and weights of a snapshot: a model's earlier name.
+
+        Empty if there is none, or the model has no weights to know it by.
+        """
+        digest = next((weight.digest for weight in snapshot.state.values()), "")
+        for key in keys if digest else ():
+            try:
+                is_like = digest in self.path(key).read_text(encoding="utf-8")
+                stored = self.load(key) if is_like else None
+            except (OSError, ValueError):
+                continue
+            if stored is not None and (stored.steps, stored.state) == (snapshot.steps, snapshot.state):
+                return key
+        return ""
 
     def keep(self, key: str, snapshot: Snapshot) -> None:
         """Store a snapshot as pending."""
@@ -145,26 +180,26 @@ class Store:
         """Return the folder of a model's activations, which may not exist."""
         return self.activations and self.activations / f"{key}.tensors"
 
-    def models(self, glob: str = "*") -> list[str]:
-        """Return the sorted keys of the baselines that match a glob."""
-        return sorted(key for key in _keys(self.folder) if fnmatchcase(key, glob))
+    def models(self, text: str = "*") -> list[str]:
+        """Return the sorted keys of the baselines that a text, in any spelling, or a glob names."""
+        return _named(sorted(_keys(self.folder)), text)
 
-    def waiting(self, glob: str = "*") -> list[str]:
-        """Return the sorted keys of the pending records that match a glob."""
-        return sorted(key for key in _keys(self.pending) if fnmatchcase(key, glob))
+    def waiting(self, text: str = "*") -> list[str]:
+        """Return the sorted keys of the pending records that a text, in any spelling, or a glob names."""
+        return _named(sorted(_keys(self.pending)), text)
 
 
 def merge_snapshots(old: Snapshot | None, new: Snapshot) -> Snapshot:
     """Return `new` with the numbers of `old` for other environments, if both ran the same steps."""
     if old is None or (old.steps, old.state) != (new.steps, new.state):
         return new
-    return replace(new, measured={**old.measured, **new.measured})
+    return replace(new, measured={**old.measured, **new.measured}, old_names=new.old_names or old.old_names)
 
 
 def _keys(folder: Path) -> Iterator[str]:
     for path in folder.rglob("*.json") if folder.is_dir() else ():
         key = path.relative_to(folder).with_suffix("").as_posix()
-        if not key.startswith(_SET) and not UNREADABLE.search(
+        if not key.startswith(SET) and not UNREADABLE.search(
             key
         ):  # not one of our files, or a name that a terminal would interpret
             yield key

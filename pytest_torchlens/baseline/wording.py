@@ -12,8 +12,12 @@ from pytest_torchlens.baseline.snapshot_file import function_of
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Comparison
 from pytest_torchlens.records import Finding
+from pytest_torchlens.records import OutputsComparison
 from pytest_torchlens.records import size_text
 
+_MOVES = (Change.STRUCTURE, Change.META_CHANGE, Change.REFACTOR)
+"""Verdicts that say nothing of the outputs."""
+_COSTS = (Change.LARGER, Change.SLOWER)
 _MOST_NAMES = 4
 _LARGEST_GROUPS = 8
 
@@ -52,7 +56,21 @@ def headline(comparison: Comparison) -> str:
         return "new: it has no baseline yet"
     first = comparison.first
     where = f" at {first.operation}" if first is not None and first.operation else ""
-    return f"{comparison.verdict.value}{where}; {_extent_text(comparison.counts)}"
+    what = f"{comparison.verdict.value}{where}; {_extent_text(comparison.counts)}"
+    if comparison.outputs is None:
+        return what
+    if comparison.fails_outputs:
+        return f"{_outputs(comparison.outputs)}; {what}"
+    return f"{what}; {_outputs(comparison.outputs)}" if comparison.verdict in _MOVES else what
+
+
+def _outputs(outputs: OutputsComparison) -> str:
+    if outputs.same:
+        return "outputs identical"
+    if outputs.error is None or outputs.limit is None:
+        return f"outputs {outputs.words}"
+    size = f"{size_text(outputs.error)} (limit {outputs.limit:.2g})"
+    return f"outputs within tolerance: {size}" if outputs.within else f"outputs differ by {size}"
 
 
 def _extent_text(counts: dict[str, int]) -> str:
@@ -100,8 +118,10 @@ def _what_to_do(comparison: Comparison, key: str, options: str) -> Iterator[str]
         return  # a note says so
     if comparison.verdict is not Change.NEW:
         yield f"to look:   pytest-lens diff {key}{options}"
-    if comparison.verdict is Change.REFACTOR and comparison.fails:
-        yield "to let it pass, as the outputs are the same: --lens-fail-on=outputs"
+    outputs = comparison.outputs
+    if comparison.verdict in _MOVES and comparison.fails and outputs is not None and outputs.within:
+        how = "the same" if outputs.same else "within tolerance"
+        yield f"to let it pass, as the outputs are {how}: --lens-fail-on=outputs"
     yield f"to accept: pytest-lens accept {key}{options}"
 
 
@@ -141,15 +161,18 @@ def summary(comparisons: Iterable[tuple[str, Comparison]], options: str = "") ->
 def _causes(every: list[tuple[str, Comparison]]) -> Iterator[str]:
     """Yield kinds of change by function, the most frequent first: many models use the same kernel."""
     models: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    costs: dict[str, str] = {}
     for name, comparison in every:
         for finding in comparison.findings:
+            if finding.change in _COSTS:
+                costs.setdefault(finding.change.value, f", {finding.message}")
             function = function_of(finding.operation)
             cause = models[finding.change.value, function]
             cause[name] = max(cause.get(name, 0.0), finding.error or 0.0)
     groups = sorted(models.items(), key=lambda item: -len(item[1]))
     for (word, function), names in groups[:_LARGEST_GROUPS]:
         worst = max(names.values())
-        size = f", at most {worst:.2g} of the largest value" if worst else ""
+        size = f", at most {worst:.2g} of the largest value" if worst else costs.get(word, "")
         yield f"  {word}{f' in {function}' if function else ''}: {_names(list(names))}{size}"
     if len(groups) > _LARGEST_GROUPS:
         yield f"  and {len(groups) - _LARGEST_GROUPS} further kinds"

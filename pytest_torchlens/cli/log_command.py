@@ -13,9 +13,13 @@ from pytest_torchlens.baseline.compare import compare
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot_file import parse_snapshot
 from pytest_torchlens.baseline.store import Store
+from pytest_torchlens.baseline.store import key_named
 from pytest_torchlens.cli.errors import CommandError
+from pytest_torchlens.cli.stores import MODEL_HELP
+from pytest_torchlens.cli.stores import add_store_options
+from pytest_torchlens.cli.stores import nearest_key
+from pytest_torchlens.cli.stores import store_of
 from pytest_torchlens.records import Comparison
-from pytest_torchlens.records import nearest
 from pytest_torchlens.records.git import FileVersion
 from pytest_torchlens.records.git import GitError
 from pytest_torchlens.records.git import Repository
@@ -34,12 +38,10 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "log", help="show how a model moved over the commits of its baseline", description=_DESCRIPTION
     )
-    parser.add_argument("model", metavar="MODEL", help="a model's name (zoo/model), or the file of its baseline")
+    parser.add_argument("model", metavar="MODEL", help=f"{MODEL_HELP}; or the file of its baseline")
     parser.add_argument("--limit", metavar="N", type=int, help="only the newest N commits (default: all)")
     parser.add_argument("--md", action="store_true", help="print the table as Markdown")
-    parser.add_argument("--root", metavar="DIR", type=Path, default=Path(), help="the project (default: this folder)")
-    parser.add_argument("--dir", metavar="DIR", type=Path, help="its baselines (default: lens_baselines in it)")
-    parser.add_argument("--baseline", metavar="NAME", default="", help="the set of this name")
+    add_store_options(parser)
     parser.set_defaults(run_command=run)
 
 
@@ -64,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
 
     if options.limit is not None and options.limit < 1:
         raise CommandError(f"--limit: expected a positive number of commits, got {options.limit}")
-    store = Store.of(options.root, options.dir, options.baseline)
+    store = store_of(options)
     path = _path(options.model, store)
     try:
         repository = Repository.of(_existing(path.parent))
@@ -72,8 +74,9 @@ def run(options: argparse.Namespace) -> int:
     except GitError as error:
         raise CommandError(str(error)) from None
     if not rows:
-        hint = nearest(options.model.replace(":", "/", 1), store.models()) if store.models() else "there is none yet"
-        raise CommandError(f"no commit has a baseline {options.model!r} in {path.parent}: {hint}")
+        raise CommandError(
+            f"no commit has a baseline {options.model!r} in {path.parent}: {nearest_key(options.model, store)}"
+        )
     headers = ("commit", "date", "change", "begins at", "error", "outputs", *_SIZES.values(), "environment", "subject")
     table = [(*_texts(row)[:6], *row.sizes, *_texts(row)[-2:]) for row in rows]
     print(tabulate(table, headers=headers, tablefmt="github" if options.md else "simple", disable_numparse=True))
@@ -89,7 +92,8 @@ def _texts(row: _Row) -> tuple[str, ...]:
 def _path(model: str, store: Store) -> Path:
     if model.endswith(".json") or Path(model).is_file():
         return Path(model)
-    return store.path(model if "/" in model else model.replace(":", "/", 1))
+    found = store.models(model)
+    return store.path(found[0] if len(found) == 1 else key_named(model))  # one that is gone has commits
 
 
 def _existing(folder: Path) -> Path:

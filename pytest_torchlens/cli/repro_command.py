@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
 
-from pytest_torchlens.baseline.store import Store
 from pytest_torchlens.cli.errors import INCOMPLETE
 from pytest_torchlens.cli.errors import CommandError
-from pytest_torchlens.cli.zoo_commands import find_case
+from pytest_torchlens.cli.project import Project
+from pytest_torchlens.cli.project import test_of
+from pytest_torchlens.cli.stores import add_store_options
+from pytest_torchlens.cli.stores import find_root
+from pytest_torchlens.cli.stores import store_of
 
 if TYPE_CHECKING:
     from pytest_torchlens.run import OtherPython
@@ -30,7 +33,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument(
         "model",
         metavar="MODEL",
-        help="torchvision:resnet18, zoo.yaml::name, or a test with lens_check: test_a.py::test_it",
+        help="zoo:name, zoo/name, zoo.yaml::name, or a test with lens_check: test_a.py::test_it",
     )
     parser.add_argument(
         "operation",
@@ -46,15 +49,15 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "baseline, where --lens-keep=activations has kept them)",
     )
     parser.add_argument("--out", metavar="DIR", type=Path, help="folder to write (default: repro-MODEL-OPERATION)")
-    parser.add_argument("--root", metavar="DIR", type=Path, default=Path(), help="the project (default: this folder)")
-    parser.add_argument("--dir", metavar="DIR", type=Path, help="its baselines (default: lens_baselines in it)")
-    parser.add_argument("--baseline", metavar="NAME", default="", help="the set of this name")
+    add_store_options(parser)
     parser.set_defaults(run_command=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Find, write and confirm the reproduction."""
-    case = None if _is_test(options.model) else find_case(options.model)
+    find_root(options)
+    test = test_of(options.model)
+    case = None if test else Project.of(options.root).case(options.model)
     from pytest_torchlens.run.repro.accused import NothingToReproduceError
     from pytest_torchlens.run.repro.accused import ReproError
     from pytest_torchlens.run.repro.failed_check import reproduce_check
@@ -66,11 +69,10 @@ def run(options: argparse.Namespace) -> int:
     try:
         if options.out is not None:
             check_is_ours(options.out)
-        if case is None:
-            found = reproduce_check(options.model, options.operation, other, options.out, _options_of_pytest(options))
+        if case is not None:
+            found = reproduce(case, options.operation, other, store_of(options), options.out)
         else:
-            store = Store.of(options.root, options.dir, options.baseline)
-            found = reproduce(case, options.operation, other, store, options.out)
+            found = reproduce_check(str(test), options.operation, other, options.out, _options_of_pytest(options))
     except NothingToReproduceError as nothing:
         print(nothing)
         return INCOMPLETE
@@ -78,10 +80,6 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError(str(error)) from None
     print("\n".join(found.lines))
     return 0 if found.confirmed else INCOMPLETE
-
-
-def _is_test(name: str) -> bool:
-    return name.partition("::")[0].endswith(".py")
 
 
 def _options_of_pytest(options: argparse.Namespace) -> list[str]:

@@ -9,6 +9,8 @@ from typing import Any
 
 from pytest_torchlens.cli.errors import CommandError
 from pytest_torchlens.cli.errors import check_output
+from pytest_torchlens.cli.project import Project
+from pytest_torchlens.cli.project import select
 from pytest_torchlens.records import write_atomically
 from pytest_torchlens.records.files import UnwritableError
 
@@ -17,9 +19,6 @@ if TYPE_CHECKING:
 
     from pytest_torchlens.zoo import ModelCase
     from pytest_torchlens.zoo import Zoo
-
-
-ZOO_FOLDER = "model_zoo_configs"
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
@@ -55,7 +54,7 @@ def run_list(options: argparse.Namespace) -> int:
     """Print a table."""
     from tabulate import tabulate
 
-    rows = _models(_load(options.zoo), options.glob) if options.zoo else _zoos()
+    rows = _models(Project.of().zoo(options.zoo), options.glob) if options.zoo else _zoos()
     print(tabulate(list(rows), headers="keys"))
     return 0
 
@@ -66,8 +65,8 @@ def run_probe(options: argparse.Namespace) -> int:
     from pytest_torchlens.zoo.probe import probe
 
     check_output(options.out)
-    zoo = _load(options.zoo)
-    names, sizes = _select(zoo, options.glob), _parse_sizes(options.sizes) if options.sizes else IMAGE_SIZES
+    zoo = Project.of().zoo(options.zoo)
+    names, sizes = select(zoo, options.glob), _parse_sizes(options.sizes) if options.sizes else IMAGE_SIZES
     probes = []
     for number, name in enumerate(names, 1):
         probes.append(found := probe(zoo.case(name), sizes))
@@ -94,45 +93,6 @@ def _zoo_file(zoo: Zoo, probes: list[Any]) -> str:
     return to_yaml({"provider": provider, "rules": rules(probes, zoo)})
 
 
-def _load(name: str) -> Zoo:
-    from pytest_torchlens.zoo import ZooError
-    from pytest_torchlens.zoo import load_zoo
-    from pytest_torchlens.zoo.catalog import ENDINGS
-    from pytest_torchlens.zoo.catalog import find_zoo_file
-
-    try:
-        return load_zoo(Path(name) if name.endswith(ENDINGS) else find_zoo_file(name, [Path(ZOO_FOLDER)]))
-    except ZooError as error:
-        raise CommandError(str(error)) from None
-
-
-def find_case(text: str) -> ModelCase:
-    """Return the model that ``zoo:name`` or ``zoo.yaml::name`` names.
-
-    Raises
-    ------
-    CommandError
-        If there is no such model, or the text names several.
-    """
-    zoo_name, colon, name = text.partition("::" if "::" in text else ":")
-    if not colon or not name:
-        raise CommandError(f"expected a model such as torchvision:resnet18 or zoo.yaml::name, got {text!r}")
-    zoo = _load(zoo_name)
-    names = _select(zoo, name)
-    if len(names) > 1:
-        raise CommandError(f"{text!r} names {len(names)} models ({', '.join(names[:3])}, …): name one")
-    return zoo.case(names[0])
-
-
-def _select(zoo: Zoo, glob: str) -> list[str]:
-    from pytest_torchlens.zoo import ZooError
-
-    try:
-        return zoo.select(glob)
-    except ZooError as error:
-        raise CommandError(str(error)) from None
-
-
 def _parse_sizes(text: str) -> list[int]:
     if not all(part.strip().isdecimal() for part in text.split(",")):
         raise CommandError(f"--sizes: expected whole numbers such as 32,64, got {text!r}")
@@ -142,23 +102,21 @@ def _parse_sizes(text: str) -> list[int]:
 def _zoos() -> Iterator[dict[str, object]]:
     from pytest_torchlens.zoo import ZooError
     from pytest_torchlens.zoo import load_zoo
-    from pytest_torchlens.zoo.catalog import shipped_folder
-    from pytest_torchlens.zoo.catalog import zoo_files
 
-    names: set[str] = set()
-    for path in zoo_files([Path(ZOO_FOLDER), shipped_folder()]):
-        if path.stem in names:
-            continue
-        names.add(path.stem)
+    for path in Project.of().files():
+        row: dict[str, object] = {"zoo": path.stem, "models": "", "file": _short(path), "note": ""}
         try:
-            count: object = len(load_zoo(path).names)
+            yield {**row, "models": len(load_zoo(path).names)}
         except ZooError as error:
-            count = error.reason
-        yield {"zoo": path.stem, "models": count, "file": path}
+            yield {**row, "note": error.reason}
+
+
+def _short(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if Path.cwd() in path.parents else path
 
 
 def _models(zoo: Zoo, glob: str) -> Iterator[dict[str, str]]:
-    for name in _select(zoo, glob):
+    for name in select(zoo, glob):
         case = zoo.case(name)
         settings = case.settings
         reasons = {"skip": settings.skip, "xfail": settings.xfail}

@@ -102,12 +102,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
-    """Explain why a YAML file that pytest did not collect is not a zoo file."""
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Explain why a YAML file that pytest did not collect is not a zoo file, and how a zoo's model is named."""
     try:
         return (yield)
     except pytest.UsageError as error:
-        error.args = tuple(explain_not_found(arg) if isinstance(arg, str) else arg for arg in error.args)
+        error.args = tuple(
+            explain_not_found(arg, session.config) if isinstance(arg, str) else arg for arg in error.args
+        )
         raise
 
 

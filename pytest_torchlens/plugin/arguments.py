@@ -52,9 +52,24 @@ def argument_path(config: pytest.Config, arg: str) -> Path:
     return Path(os.path.abspath(path))  # noqa: PTH100 - Path.resolve would follow links
 
 
-def explain_not_found(message: str) -> str:
-    """Add to pytest's message about a YAML file that it did not collect why the file is not a zoo file."""
+def explain_not_found(message: str, config: pytest.Config) -> str:
+    """Add to pytest's message why a YAML file is no zoo file, or how a zoo's model is named."""
+    missing = re.match(r"file or directory not found: (.+)", message)
+    if missing is not None and (option := _as_option(missing[1], config)):
+        return f"{message}\n(a zoo's models are named by an option: {option})"
     found = re.match(r"(?:not found: |found no collectors for )(.+\.ya?ml)(?:::.*)?$", message, re.MULTILINE)
     if found is None or not Path(found[1]).is_file():
         return message
     return f"{message}\n(it is not a zoo file of pytest-torchlens: it has no key 'provider')"
+
+
+def _as_option(argument: str, config: pytest.Config) -> str:
+    """Return the option that selects what an argument names, as in ``mine:net`` or ``mine/net``; ``""`` for others."""
+    from pytest_torchlens.zoo import ZooError
+    from pytest_torchlens.zoo.catalog import find_model
+
+    try:
+        path, name = find_model(argument, zoo_folders(config))
+    except ZooError:
+        return ""
+    return f"--lens-zoo={path.stem}{f':{name}' if name else ''}"

@@ -25,7 +25,7 @@ from pytest_torchlens.baseline.store import key_of
 from pytest_torchlens.plugin.hooks import model_hook_files
 from pytest_torchlens.records.git import GitError
 from pytest_torchlens.records.git import Repository
-from pytest_torchlens.zoo.catalog import ENDINGS
+from pytest_torchlens.records.model_names import ZOO_ENDINGS
 from pytest_torchlens.zoo.catalog import shipped_folder
 
 if TYPE_CHECKING:
@@ -282,6 +282,6 @@ def _differences(before: Environment, now: Environment) -> Iterator[str]:
 
 def _is_zoo(path: Path) -> bool:
     """Whether a file is a zoo's: it concerns that zoo alone."""
-    if path.suffix not in ENDINGS or not path.is_file():
+    if path.suffix not in ZOO_ENDINGS or not path.is_file():
         return False
     return any(line.startswith("provider:") for line in path.read_text(encoding="utf-8", errors="replace").splitlines())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from dataclasses import field
 from functools import cached_property
@@ -17,7 +16,8 @@ from pytest_torchlens.plugin.arguments import argument_path
 from pytest_torchlens.plugin.arguments import names_zoo
 from pytest_torchlens.plugin.arguments import zoo_folders
 from pytest_torchlens.zoo import ZooError
-from pytest_torchlens.zoo.catalog import find_zoo_file
+from pytest_torchlens.zoo.catalog import find_model
+from pytest_torchlens.zoo.catalog import registered_files
 from pytest_torchlens.zoo.catalog import shipped_folder
 from pytest_torchlens.zoo.catalog import split_globs
 from pytest_torchlens.zoo.catalog import zoo_files
@@ -97,11 +97,10 @@ class Selection:
 
     def _read_option(self, text: str) -> None:
         """Read one value of ``--lens-zoo``; if the command line has no path, pytest collects only its file."""
-        name, _, patterns = text.partition(":")
         config = self._config
-        path = find_zoo_file(name.strip(), zoo_folders(config), registered_zoos(config))
+        path, patterns = find_model(text, zoo_folders(config), registered_zoos(config))
         choice = self._choose(path)
-        for pattern in split_globs(patterns, choice.zoo.names) if patterns.strip() else ["*"]:
+        for pattern in split_globs(patterns, choice.zoo.names) if patterns else ["*"]:
             choice.names.update(choice.zoo.select(pattern))
         if config.args_source is not config.ArgsSource.ARGS:
             config.args, config.args_source = [], config.ArgsSource.ARGS
@@ -165,12 +164,7 @@ class Selection:
 
 def registered_zoos(config: pytest.Config) -> list[Path]:
     """Return the zoo files that plugins and conftest files name."""
-    answers = config.hook.pytest_lens_register_zoo(config=config)
-    return [
-        Path(path)
-        for answer in answers
-        for path in ([answer] if isinstance(answer, str | os.PathLike) else answer or [])
-    ]
+    return registered_files(config.hook.pytest_lens_register_zoo(config=config))
 
 
 class ZooWarning(pytest.PytestWarning):

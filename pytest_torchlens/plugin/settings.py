@@ -269,6 +269,7 @@ def command_options(config: pytest.Config) -> str:
 def _baseline_name(name: str | None) -> str:
     if name is None:
         return ""
+    name = name.removeprefix("@")
     if not name or Path(name).name != name or name.startswith((".", "@")):
         raise pytest.UsageError(f"--lens-baseline: expected a plain name such as torch-2.13, got {name!r}")
     return name

@@ -199,6 +199,8 @@ class Comparison:
         The most serious class found.
     fails
         Whether the conditions fail the model.
+    fails_outputs
+        Whether they fail it for its outputs, whatever else differs.
     baseline
         The baseline: its file, relative to rootdir.
     axes
@@ -230,6 +232,7 @@ class Comparison:
 
     verdict: Change
     fails: bool = False
+    fails_outputs: bool = False
     baseline: str = ""
     axes: tuple[str, ...] = ()
     counts: dict[str, int] = field(default_factory=dict)

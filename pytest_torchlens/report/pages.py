@@ -77,6 +77,8 @@ class Pages:
             "status": summary.status,
             "num_severe": summary.num_severe,
             "failed_at": summary.failed_at,
+            "baseline_kind": summary.baseline_kind,
+            "waits": summary.waits,
         }
         self.jinja.globals["failed_how"] = summary.failed_how
         self.jinja.globals |= assets()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_torchlens.baseline.store import key_of
 from pytest_torchlens.records import TESTS_ZOO
+from pytest_torchlens.records import Change
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import Severity
@@ -168,6 +171,22 @@ def urgency(report: ModelReport) -> tuple[bool, bool, bool]:
     return not is_bad(report), not num_severe(report), status(report) != "unproven"
 
 
+def baseline_kind(report: ModelReport) -> str:
+    """Return the kind of badge of a comparison: that of a pass only where nothing differs."""
+    found = report.comparison
+    if found is None or found.fails:
+        return Outcome.FAILED.value
+    return Outcome.PASSED.value if found.verdict is Change.IDENTICAL else found.verdict.value
+
+
+def waits(report: ModelReport) -> str:
+    """Return the key of the result that waits to be accepted, as a shell takes it; empty if none waits."""
+    found = report.comparison
+    if found is None or found.verdict is Change.IDENTICAL or found.stored or found.against or found.unwritten:
+        return ""
+    return shlex.quote(key_of(report.zoo, report.name))
+
+
 def failed_at(report: ModelReport) -> str:
     """Return where a failed model failed: ``"forward"``, ``"replay at conv2d_2_4"``, ``"unexpected pass"``."""
     if report.error is not None and report.error.stage is Stage.DONE:
@@ -214,6 +233,8 @@ def _of_comparison(comparison: Comparison) -> Trouble:
         return Trouble(what=f"{comparison.verdict.value}: {'; '.join(comparison.notes) or 'there is no baseline'}")
     where = ", ".join(filter(None, (first.operation, first.source_line)))
     what, cause = f"{first.change.value}: {first.message}", "; ".join(comparison.axes)
+    if comparison.fails_outputs and comparison.outputs is not None:
+        what = f"outputs {comparison.outputs.words}; what differs first is {what}"
     return Trouble(what=what, where=where, place=first.source_place, cause=cause)
 
 

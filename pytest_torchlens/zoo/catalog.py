@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import glob as literal
+import os
 from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from pytest_torchlens.records import nearest
+from pytest_torchlens.records.model_names import ZOO_ENDINGS
+from pytest_torchlens.records.model_names import ModelName
+from pytest_torchlens.records.model_names import readings
 from pytest_torchlens.zoo.errors import ZooError
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-
-ENDINGS = (".yaml", ".yml")
 ZOO_FOLDER = "model_zoo_configs"
 
 
@@ -38,6 +38,26 @@ def find_zoo_file(name: str, folders: Collection[Path], registered: Collection[P
     raise ZooError(f"unknown zoo {name!r}: {hint}")
 
 
+def find_model(text: str, folders: Collection[Path], registered: Collection[Path] = ()) -> tuple[Path, str]:
+    """Return the zoo file, and the name or globs of its models, that a text names; ``""`` if it names a zoo alone.
+
+    Raises
+    ------
+    ZooError
+        If there is no such zoo or file; the message suggests the nearest names.
+    """
+    known = zoo_names(folders, registered)
+    meanings = [ModelName(text.strip(), ""), *readings(text)]
+    files = [one for one in meanings if one.zoo.endswith(ZOO_ENDINGS)]
+    if found := next((one for one in files if Path(one.zoo).is_file()), None):
+        return Path(os.path.abspath(found.zoo)), found.name  # noqa: PTH100 - Path.resolve would follow links
+    zoo, name = next((one for one in meanings if one.zoo in known), meanings[min(1, len(meanings) - 1)])
+    if zoo not in known and files:
+        file = Path(files[0].zoo)
+        raise ZooError(f"file not found: {file}: {nearest(str(file), map(str, zoo_files([file.parent])))}")
+    return find_zoo_file(zoo, folders, registered), name
+
+
 def zoo_names(folders: Collection[Path], registered: Collection[Path] = ()) -> set[str]:
     """Return the names of all zoos that `find_zoo_file` knows."""
     return {path.stem for path in _all_zoo_files(folders, registered)}
@@ -54,8 +74,14 @@ def zoo_files(folders: Iterable[Path]) -> list[Path]:
         for folder in folders
         if folder.is_dir()
         for path in sorted(folder.iterdir())
-        if path.suffix in ENDINGS and path.is_file()
+        if path.suffix in ZOO_ENDINGS and path.is_file()
     ]
+
+
+def registered_files(answers: Iterable[Any]) -> list[Path]:
+    """Return the zoo files in the answers of plugins to ``pytest_lens_register_zoo``: each a path, or several."""
+    every = ([answer] if isinstance(answer, str | os.PathLike) else answer or [] for answer in answers)
+    return [Path(path) for paths in every for path in paths]
 
 
 def shipped_folder() -> Path:

@@ -40,7 +40,7 @@ def test_ls_says_what_is_stored_and_what_waits(store, capsys):
     told = capsys.readouterr().out
     assert "zoo/other  new, waits to be accepted" in told
     assert "zoo/small  changed, waits to be accepted" in told
-    assert "1 baselines, 2 waiting" in told
+    assert "1 baseline, 2 waiting" in told
 
 
 def test_show_lists_operations_and_environments(store, capsys):
@@ -61,7 +61,8 @@ def test_diff_tells_what_waits_from_what_is_stored_and_fails_the_build(store, ca
 def test_a_model_without_a_baseline_is_new_and_never_identical(store, capsys):
     assert main(["diff", "zoo/other"]) == 0
     assert capsys.readouterr().out == (
-        "zoo/other: new: it has no baseline yet; store this result with: pytest-lens accept zoo/other\n"
+        "zoo/other: new: it has no baseline yet, and computes what zoo/small has (renamed?); "
+        "store this result with: pytest-lens accept zoo/other\n"
     )
     assert main(["diff", "zoo/other", "--fail", "new"]) == 1
     assert main(["show", "zoo/other"]) == 0
@@ -81,6 +82,56 @@ def test_ls_refuses_what_is_not_there(store, capsys):
     assert "did you mean 'zoo/small'?" in capsys.readouterr().err
     assert main(["ls", "--root", "nowhere"]) == 2
     assert "--root: expected a folder, 'nowhere' is none" in capsys.readouterr().err
+
+
+def test_ls_says_which_files_cannot_be_used(store, tmp_path, snapshots, capsys):
+    path = store.path("zoo/small")
+    path.write_text(f"<<<<<<< ours\n{path.read_text()}=======\n>>>>>>> theirs\n")
+    store.accept("zoo/whole", snapshots[0])
+    for name, text in {"cut": to_text(snapshots[0])[:-9], "else": "{}", "empty": ""}.items():
+        (tmp_path / "lens_baselines" / "zoo" / f"{name}.json").write_text(text)
+    assert main(["ls"]) == 1
+    told = {line.split(" ")[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert "changed, waits to be accepted  CANNOT BE USED: " in told["zoo/small"]
+    assert "has git's conflict markers (line 1): take one side" in told["zoo/small"]
+    for name in ("cut", "else", "empty"):
+        assert "is not a usable baseline" in told[f"zoo/{name}"]
+    assert told["zoo/whole"] == "zoo/whole"
+    assert told["5"].startswith("5 baselines, 4 of them cannot be used, 2 waiting")
+
+
+def test_the_project_is_found_from_a_folder_inside_it(store, tmp_path, monkeypatch, capsys):
+    (tmp_path / "package" / "inner").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "package" / "inner")
+    assert main(["diff", "zoo:small"]) == 2, "nothing says where the project ends"
+    (tmp_path / "package" / "pyproject.toml").touch()
+    assert main(["diff", "zoo:small"]) == 2, "the project is the package"
+    (tmp_path / ".git").mkdir()
+    assert main(["diff", "zoo:small"]) == 1
+    capsys.readouterr()
+    assert main(["accept", "zoo:small"]) == 0
+    assert capsys.readouterr().out == "stored ../../lens_baselines/zoo/small.json\n"
+    assert main(["accept", "zoo:other", "--root=."]) == 2
+
+
+def test_diff_takes_names_of_sets(store, snapshots, tmp_path, capsys):
+    for name, snapshot in zip(("torch-2.13", "torch-2.14"), snapshots, strict=True):
+        Store.of(tmp_path, None, name).accept("zoo/net", snapshot)
+    for first, second in (("torch-2.13", "torch-2.14"), ("@torch-2.13", "lens_baselines/@torch-2.14")):
+        assert main(["diff", first, second]) == 1
+        assert capsys.readouterr().out.startswith("zoo/net: regression at act/gelu;")
+    assert main(["diff", "@torch-2.13/zoo/net", "@torch-2.14/zoo/net"]) == 1
+    assert main(["diff", "lens_baselines", "@torch-2.14"]) == 2  # no model of the same name
+    Store.of(tmp_path, None, "torch-2.13").keep("zoo/net", snapshots[1])
+    for arguments in (["@torch-2.13"], ["--lens-baseline=torch-2.13"], ["zoo:net", "--baseline=@torch-2.13"]):
+        assert main(["diff", *arguments]) == 1
+        assert "zoo/net: regression at act/gelu" in capsys.readouterr().out
+    assert main(["diff", "@torch-2.13", "@torch-2.15"]) == 2
+    assert "no set 'torch-2.15' in lens_baselines: did you mean 'torch-2.1" in capsys.readouterr().err
+    assert main(["ls", "--baseline=torch-2.12"]) == 2
+    assert "--baseline: no set 'torch-2.12' in lens_baselines: did you mean" in capsys.readouterr().err
+    assert main(["diff", "@torch-2.13", "zoo/small"]) == 2
+    assert "expected two sets or two models, got the set @torch-2.13 and zoo/small" in capsys.readouterr().err
 
 
 def test_diff_of_what_waits_compares_the_times_of_this_machine(store, capsys):

@@ -17,6 +17,7 @@ import torch
 
 from pytest_torchlens.cli import main
 from pytest_torchlens.cli.bisect import commits
+from pytest_torchlens.cli.bisect import releases
 from pytest_torchlens.cli.bisect.commits import CommitSearch
 from pytest_torchlens.cli.bisect.commits import report
 from pytest_torchlens.cli.bisect.environments import Environments
@@ -30,6 +31,7 @@ from pytest_torchlens.cli.bisect.trial import Comparer
 from pytest_torchlens.cli.errors import CommandError
 from pytest_torchlens.records.git import GitError
 from pytest_torchlens.records.git import Repository
+from pytest_torchlens.zoo.catalog import shipped_folder
 from tests.cli.seeded_python import fake_uv
 from tests.cli.seeded_python import make_python
 from tests.plugin.kernels import MODELS
@@ -47,6 +49,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "zoo" / "net.yaml").write_text(ZOO, encoding="utf-8")
     (folder / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\nlens_report = report\n")
     monkeypatch.chdir(folder)
+    monkeypatch.setattr(releases, "running_release", lambda: "")  # the releases are made up
     return folder
 
 
@@ -114,12 +117,12 @@ def test_an_index_and_nightly_builds_are_asked_of_either_installer(has_uv: bool,
 
 
 def test_the_packages_of_a_zoo_are_those_of_its_library_or_of_its_own_imports(project: Path):
-    assert provider_packages("torchvision") == ("torchvision",)
-    assert provider_packages("timm_smallest") == ("timm", "torchvision")
-    assert provider_packages("no-such-zoo") == ()
+    shipped = shipped_folder()
+    assert provider_packages(shipped / "torchvision.yaml") == ("torchvision",)
+    assert provider_packages(shipped / "timm_smallest.yaml") == ("timm", "torchvision")
     (project / "zoo" / "models.py").write_text("import torch, numpy, PIL, pytest_torchlens\nimport helper\n")
     (project / "helper.py").write_text("import yaml\n")
-    assert provider_packages("zoo/net.yaml") == ("PyYAML", "numpy", "pillow")
+    assert provider_packages(Path("zoo/net.yaml")) == ("PyYAML", "numpy", "pillow")
 
 
 @seeded
@@ -173,7 +176,7 @@ def test_ctrl_c_removes_what_was_made(project: Path, tmp_path: Path):
     tools = fake_uv(tmp_path / "tools")
     (tools / "faults.json").write_text(json.dumps({"2.13.0": "slow"}))
     path = os.pathsep.join([str(tools), os.environ["PATH"]])
-    options = ["--good=2.9.1", "--bad=2.13.0", "--releases=2.10.0"]
+    options = ["--good=2.9.1", "--bad=2.13.0", "--releases=2.10.0", f"--python={sys.executable}"]
     temporary = tmp_path / "temporary"
     interrupt(options, temporary, "*/torch-2.13.0", signal.SIGINT, PATH=path)
     assert list(temporary.glob("pytest-lens-*")) == []
@@ -187,6 +190,40 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(project: Path, tmp_p
     assert "1 release between 2.9.1 and 2.13.0: 2.10.0\nat most 2 comparisons" in told
     assert "environments to make with venv and pip: 3 at most, about 6 to 18 GB of downloads; all are kept" in told
     assert not keep.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "is_used", "made"),
+    [
+        (["--good=2.9.1", "--bad=2.14.1", "--releases=2.10.0"], True, 2),
+        (["--good=2.14.1", "--bad=2.9.1", "--releases="], True, 1),
+        (["--good=2.9.1", "--bad=2.15.0", "--releases=2.10.0,2.14.1"], True, 3),
+        (["--good=2.9.1", "--bad=2.15.0", "--releases=2.10.0"], False, 3),
+        (["--good=2.9.1", "--bad=2.14.1", "--releases=2.10.0", "--python=python3"], False, 3),
+        (["--good=2.9.1", "--bad=2.14.1", "--releases=2.10.0", "--environment=2.14.1=other"], False, 2),
+    ],
+)
+def test_no_environment_is_made_for_the_release_that_runs_the_command(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys, options: list[str], is_used: bool, made: int
+):
+    monkeypatch.setattr(releases, "running_release", lambda: "2.14.1")
+    assert bisect(*options, "--dry-run") == 0
+    told = capsys.readouterr().out
+    assert (f"2.14.1 is this environment, {sys.executable}" in told) == is_used
+    assert f": {made} at most" in told
+
+
+@seeded
+@pytest.mark.slow
+def test_this_environment_can_be_an_end(project: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+    monkeypatch.undo()
+    monkeypatch.chdir(project)
+    here = releases.running_release()
+    python = make_python(project / "envs" / "wrong", wrong=True)
+    assert bisect(f"--good={here}", "--bad=1.0", "--no-install", f"--environment=1.0={python}") == 0
+    told = capsys.readouterr().out
+    assert f"{here}: good by definition ({sys.executable})" in told
+    assert "1.0: bad: regression at /silu" in told
 
 
 def test_a_folder_of_the_users_where_an_environment_would_be_made_stays(

@@ -262,7 +262,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         (["net"], "expected a model such as torchvision:resnet18 or zoo.yaml::name, got 'net'"),
         (["net.yaml::nett"], "zoo 'net' has no model 'nett': did you mean 'net'?"),
-        (["net.yaml::*"], "'net.yaml::*' names 3 models (net, raises, scripted, …): name one"),
+        (["net.yaml::*"], "'net.yaml::*' names 3 models (net:net, net:raises, net:scripted, …): name one"),
         (["nowhere.yaml::net"], "nowhere.yaml"),
         (["torchvison:resnet18"], "unknown zoo 'torchvison': did you mean 'torchvision'"),
         (["net.yaml::net", "--against=nowhere/python"], "--against: expected a Python interpreter such as"),

@@ -86,7 +86,7 @@ def test_a_changed_model_fails_and_is_told_of_where_it_changed(pytester: pytest.
     result.assert_outcomes(failed=3)
     result.stdout.fnmatch_lines(
         [
-            "net:a: structure at norm/layernorm; * of * operations differ",
+            "net:a: structure at norm/layernorm; * of * operations differ; outputs differ by 0.0* (limit 2e-05)",
             "*norm/layernorm: structure: argument eps=1e-05 → eps=0.001",
             "*at *models.py:*, in forward",
             "*to accept: pytest-lens accept net/a",
@@ -207,7 +207,8 @@ def test_what_fails_can_be_said_in_the_option_and_in_the_zoo_file(pytester: pyte
             "--lens-fail-on=slower",
             "*--lens-fail-on: expected by how much a pass may be slower, as in time:+20%, got 'slower'",
         ),
-        ("--lens-baseline=@a", "*--lens-baseline: expected a plain name such as torch-2.13, got '@a'"),
+        ("--lens-fail-on=output", "*got 'output'; did you mean 'outputs', which fails each output beyond tolerance?"),
+        ("--lens-baseline=.a", "*--lens-baseline: expected a plain name such as torch-2.13, got '.a'"),
         ("--lens-baseline=a/b", "*--lens-baseline: expected a plain name such as torch-2.13, got 'a/b'"),
     ],
 )

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from typing import Any
 
 import pytest
+
+from pytest_torchlens.cli import main
 
 MODEL = """
 import torch
@@ -51,6 +55,7 @@ SPELLED = (("x * self.scale", "torch.mul(x, self.scale)"),)
 SAME = (RENAMED_MODULE, RENAMED_PARAMETER, RENAMED_STATISTICS, RENAMED_MODULE + RENAMED_PARAMETER, MOVED)
 SWAPPED = (('"a": a.softmax(-1), "b": b', '"a": b.softmax(-1), "b": a'),)
 OTHER_EPS = (("BatchNorm2d(8)", "BatchNorm2d(8, eps=1e-2)"),)
+OTHER_P = (("Dropout(0.1)", "Dropout(0.2)"),)
 LEFT_OUT = (("x * self.scale", "x"),)
 OTHER = (SWAPPED, OTHER_EPS, LEFT_OUT, RENAMED_MODULE + LEFT_OUT, RENAMED_PARAMETER + OTHER_EPS)
 
@@ -129,3 +134,88 @@ def test_weights_of_the_models_own_keep_their_values(project: pytest.Pytester):
     found, _ = compared(project, RENAMED_MODULE)
     assert found["verdict"] == "refactor"
     assert not any("old names" in note for note in found.get("notes", ()))
+
+
+EDITED = (RENAMED_MODULE, RENAMED_PARAMETER, RENAMED_STATISTICS + MOVED, RENAMED_PARAMETER + OTHER_EPS, SWAPPED)
+
+
+def test_headings_say_what_the_outputs_are(project: pytest.Pytester):
+    for edits, arguments, heading in (
+        (
+            OTHER_EPS,
+            (),
+            "zoo:net: structure at norm/batchnorm; * of 13 * differ; outputs differ by 0.0* (limit *",
+        ),
+        (OTHER_EPS, ("--lens-fail-on=outputs",), "zoo:net: outputs differ by 0.0* (limit 2e-05); structure at norm/*"),
+        (OTHER_P, (), "zoo:net: structure at drop/dropout; 1 of 13 operations differ; outputs identical"),
+        (RENAMED_PARAMETER, (), "zoo:net: refactor at /mul; 1 of 13 operations differ; outputs identical"),
+    ):
+        _, result = compared(project, edits, *arguments)
+        result.stdout.fnmatch_lines([heading])
+        hints = [line for line in result.outlines if "to let it pass, as the outputs are the same: --lens-fail" in line]
+        assert bool(hints) == ("identical" in heading)
+        assert any("to accept: pytest-lens accept zoo/net" in line for line in result.outlines)
+    _, result = compared(project, OTHER_EPS, "--lens-fail-on=outputs")
+    result.stdout.fnmatch_lines(["*outputs differ by 0.0* at /output; what differs first is structure: argument eps=*"])
+
+
+@pytest.mark.parametrize("edits", EDITED, ids=range(len(EDITED)))
+def test_diff_and_log_say_what_the_run_says(
+    project: pytest.Pytester,
+    edits: tuple[tuple[str, str], ...],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    for name in ("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"):
+        monkeypatch.setenv(name, "someone")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    for command in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message=base"]):
+        subprocess.run(["git", *command], check=True)
+    found, result = compared(project, edits)
+    capsys.readouterr()
+    assert main(["diff", "zoo/net"]) == 1
+    said = [line.strip() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    run = {line.strip().replace("zoo:net", "zoo/net") for line in result.outlines}
+    assert set(said) <= run
+    assert said[0].startswith(f"zoo/net: {found['verdict']}")
+    assert main(["accept", "zoo/net"]) == 0
+    subprocess.run(["git", "commit", "--quiet", "--all", "--message=edited"], check=True)
+    capsys.readouterr()
+    assert main(["log", "zoo/net"]) == 0
+    row = capsys.readouterr().out.splitlines()[2].split()
+    outputs = "identical" if found["outputs"].get("same") else f"{found['outputs']['error']:.2g}"
+    assert (row[2], row[3], outputs in row) == (found["verdict"], found["findings"][0]["operation"], True)
+
+
+def test_a_rename_against_another_baseline_is_told_from_the_values_alone(
+    project: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+):
+    compared(project, RENAMED_PARAMETER)
+    path = project.path / "lens_baselines" / "zoo" / "net.json"
+    path.write_text(path.read_text().replace('"model": "Net"', '"model": "Another"'))
+    capsys.readouterr()
+    assert main(["diff", "zoo/net"]) == 1
+    said = capsys.readouterr().out
+    assert "compared with the values of the old names" not in said
+    assert "note: renamed, with other values: scale → gain (a zoo's random weights follow their names: " in said
+
+
+def test_a_rename_has_nothing_to_reproduce_but_a_name(project: pytest.Pytester, capsys: pytest.CaptureFixture[str]):
+    compared(project, RENAMED_PARAMETER)
+    capsys.readouterr()
+    assert main(["repro", "zoo.yaml::net"]) == 2
+    assert "refactor at /mul: renamed: scale is now gain; computes the same: no op" in capsys.readouterr().err
+
+
+def test_a_renamed_model_is_told_with_its_earlier_name(project: pytest.Pytester, capsys: pytest.CaptureFixture[str]):
+    _, result = compared(project, (('{"net": Net}', '{"mesh": Net}'),))
+    old, new = "lens_baselines/zoo/net.json", "lens_baselines/zoo/mesh.json"
+    result.stdout.fnmatch_lines([f"a new model computes what {old} has: if it was renamed, git mv {old} {new}"])
+    capsys.readouterr()
+    assert main(["diff"]) == 0
+    assert "zoo/mesh: new: it has no baseline yet, and computes what zoo/net has (renamed?); store" in (
+        capsys.readouterr().out
+    )
+    (project.path / old).rename(project.path / new)
+    found, _ = compared(project, (('{"net": Net}', '{"mesh": Net}'),))
+    assert found["verdict"] == "identical"

@@ -102,6 +102,18 @@ def wait_until(page, expression, arg=None):
     raise AssertionError(f"never true within 10 s: {expression}")
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_table_of_models_is_whole_on_a_wide_screen_and_shows_that_it_scrolls_on_others(visit, scheme):
+    page = visit(color_scheme=scheme)
+    page.set_viewport_size({"width": 1400, "height": 900})
+    hidden = "document.querySelector('.scroll').scrollWidth - document.querySelector('.scroll').clientWidth"
+    assert page.evaluate(hidden) <= 0
+    page.set_viewport_size({"width": 1000, "height": 900})
+    assert page.evaluate(hidden) > 0
+    assert page.evaluate("document.documentElement.scrollWidth") == 1000
+    assert "gradient" in page.evaluate("getComputedStyle(document.querySelector('.scroll')).backgroundImage")
+
+
 def panel(page):
     return page.inner_text("#panel")
 

@@ -300,6 +300,27 @@ def test_an_index_of_1500_models_is_below_2_megabytes():
     assert len(Pages(run(*[passed()] * 1500)).index().encode()) < 2_000_000
 
 
+@pytest.mark.parametrize(
+    ("comparison", "said", "command"),
+    [
+        (Comparison(verdict=Change.NEW), "Baseline ○ new It has no baseline yet, so nothing was compared.", True),
+        (Comparison(verdict=Change.NEW, stored="a.json", notes=("stored: a.json",)), "○ new stored: a.json", False),
+        (Comparison(verdict=Change.LOCAL_CHANGE), "Baseline ○ local-change", True),
+        (Comparison(verdict=Change.LOCAL_CHANGE, against="old (torch 2.9.1)"), "Baseline ○ local-change", False),
+        (Comparison(verdict=Change.IDENTICAL), "Baseline ✓ identical", False),
+    ],
+)
+def test_a_page_says_what_a_comparison_without_a_failure_is(tmp_path, comparison, said, command):
+    report = replace(passed("a[b]"), comparison=comparison)
+    page = model_page(report, tmp_path)
+    assert said in page.words
+    accept = "This result waits to be accepted: pytest-lens accept torchvision/a-b-"
+    assert (accept in page.words) == command
+    assert '<a href="#baseline">' in Pages(run(report)).model(report, read_views(report, tmp_path)[0])
+    word = comparison.verdict.value
+    assert (f"baseline: {word}" in Page(Pages(run(report)).index()).words) == (word != "identical")
+
+
 def test_a_page_tells_what_differs_from_the_baseline(tmp_path):
     finding = Finding(
         change=Change.REGRESSION,

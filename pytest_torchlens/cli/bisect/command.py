@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,10 @@ from typing import Any
 
 from pytest_torchlens.cli.errors import INCOMPLETE
 from pytest_torchlens.cli.errors import CommandError
+from pytest_torchlens.cli.project import Project
+from pytest_torchlens.cli.project import name_of
+from pytest_torchlens.cli.project import test_of
+from pytest_torchlens.records.model_names import ModelName
 
 _DESCRIPTION = """Finds the release of PyTorch, or the commit, from which on a model fails against what it computed
 before, and names the operation and the error in each that was tried. A release that cannot be installed is skipped, and
@@ -26,7 +31,9 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "bisect", help="find the release or commit that changed what a model computes", description=_DESCRIPTION
     )
-    parser.add_argument("model", metavar="MODEL", help="torchvision:resnet18, or zoo/net.yaml::net")
+    parser.add_argument(
+        "model", metavar="MODEL", help="torchvision:resnet18, torchvision/resnet18 or zoo/net.yaml::net"
+    )
     parser.add_argument("--good", metavar="RELEASE", help="a release of PyTorch under which the model is right: 2.9.1")
     parser.add_argument("--bad", metavar="RELEASE", help="a release under which it is wrong: 2.14.1")
     parser.add_argument("--git", metavar="GOOD..BAD", help="search commits of this repository, with this environment")
@@ -64,7 +71,7 @@ def _add_release_options(group: Any) -> None:
         help="one more package to install, such as einops or 'timm==1.0.15'; may be repeated (default: what the zoo's "
         "models import, in the versions that are installed here, and the torchvision and torchaudio that fit)",
     )
-    group.add_argument("--python", metavar="PYTHON", default="", help="interpreter of the environments (default: this)")
+    group.add_argument("--python", metavar="PYTHON", default="", help="interpreter of all environments (default: this)")
     group.add_argument(
         "--keep", metavar="DIR", type=Path, help="keep the environments in this folder, and use those that are in it"
     )
@@ -98,19 +105,19 @@ def _terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, former)
 
 
-def pytest_arguments(model: str) -> tuple[str, ...]:
-    """Return the arguments of pytest that name a model: a node id, ``zoo:name``, or a baseline's ``zoo/name``."""
-    zoo, name = split_model(model)
-    return (model,) if "::" in model else (f"--lens-zoo={zoo}:{name}",)
+def _zoo_and_arguments(text: str) -> tuple[Path, tuple[str, ...]]:
+    """Return the zoo file of a model, and the arguments of pytest that name the model."""
+    zoo, name = _name(text)
+    path, _ = Project.of().file(text)
+    is_file = Path(zoo).is_file()
+    return path, (f"{zoo}::{name}" if is_file else f"--lens-zoo={path.stem}:{name}",)
 
 
-def split_model(model: str) -> tuple[str, str]:
-    """Return a model's zoo, or its zoo's file, and its name."""
-    separator = next(one for one in ("::", ":", "/") if one in model or one == "/")
-    zoo, _, name = model.rpartition(separator)
-    if not (zoo and name):
-        raise CommandError(f"expected a model such as torchvision:resnet18 or zoo/net.yaml::net, got {model!r}")
-    return zoo, name
+def _name(text: str) -> ModelName:
+    found = name_of(text)
+    if test := test_of(text):
+        raise CommandError(f"expected a zoo's model, got the test {test}: only models of zoos run under other releases")
+    return found
 
 
 def _bisect_releases(options: argparse.Namespace) -> int:
@@ -125,17 +132,18 @@ def _bisect_releases(options: argparse.Namespace) -> int:
 
     if options.nightlies and not options.index:
         raise CommandError("--nightlies needs --index, the address of PyTorch's nightly builds")
+    zoo_file, arguments = _zoo_and_arguments(options.model)
     comparer = Comparer(
-        model=pytest_arguments(options.model),
+        model=arguments,
         folder=str(Path.cwd()),
         fail=tuple(options.fail),
         timeout=options.timeout,
     )
-    existing = _existing(options.environment)
+    existing = _with_this(_existing(options.environment), options)
     releases = _releases(options, existing)
     recipe = None
     if not options.no_install:
-        packages = requirements(provider_packages(split_model(options.model)[0]))
+        packages = requirements(provider_packages(zoo_file))
         recipe = Recipe(
             python=options.python or default_python(),
             packages=(*packages, *options.packages),
@@ -162,6 +170,17 @@ def _existing(texts: list[str]) -> dict[str, str]:
             )
         found[release] = python
     return found
+
+
+def _with_this(existing: dict[str, str], options: argparse.Namespace) -> dict[str, str]:
+    """Add this environment, if its release is one to be tried: none need be made for that."""
+    from pytest_torchlens.cli.bisect.releases import running_release
+
+    release = running_release()
+    named = [options.good, options.bad, *(options.releases or "").replace(" ", "").split(",")]
+    if not release or options.python or (options.releases is not None and release not in named):
+        return existing
+    return {release: sys.executable, **existing}
 
 
 def _releases(options: argparse.Namespace, existing: dict[str, str]) -> list[str]:
@@ -196,4 +215,9 @@ def _report(search: Any) -> int:
 def _bisect_commits(options: argparse.Namespace) -> int:
     from pytest_torchlens.cli.bisect.commits import bisect_commits
 
-    return bisect_commits(options, pytest_arguments(options.model))
+    zoo, name = _name(options.model)
+    try:
+        _, arguments = _zoo_and_arguments(options.model)
+    except CommandError:  # the zoo may be in other commits
+        arguments = (f"--lens-zoo={zoo}:{name}",)
+    return bisect_commits(options, arguments)

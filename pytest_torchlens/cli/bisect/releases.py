@@ -59,6 +59,15 @@ def _requirement(name: str) -> str:
         return name
 
 
+def running_release() -> str:
+    """Return the release of this environment's PyTorch; empty if it has none, or a build before a release."""
+    try:
+        found = Version(metadata.version("torch"))
+    except (metadata.PackageNotFoundError, InvalidVersion):
+        return ""
+    return "" if found.is_prerelease else found.public
+
+
 def version_of(text: str, option: str) -> Version:
     """Return a version.
 
@@ -197,6 +206,8 @@ def plan(releases: Sequence[str], environments: Environments, tool: str) -> str:
     names = f": {', '.join(between)}" if between else ""
     lines = [f"{len(between)} release{'s' * (len(between) != 1)} between {releases[0]} and {releases[-1]}{names}"]
     runs = f"{most} comparison{'s' * (most != 1)}"
+    if here := next((release for release, python in environments.existing.items() if python == sys.executable), ""):
+        lines.append(f"{here} is this environment, {sys.executable}")
     lines.append(f"at most {runs}, more if some must be skipped; each runs the model under {releases[0]} and another")
     new = min(most + 1, sum(release not in environments.existing for release in releases))
     if environments.recipe is not None and new:
@@ -210,19 +221,18 @@ def plan(releases: Sequence[str], environments: Environments, tool: str) -> str:
     return "\n".join(lines)
 
 
-def provider_packages(zoo: str) -> tuple[str, ...]:
-    """Return the packages that the models of a zoo, or of a zoo file, are made of, as far as its provider tells."""
+def provider_packages(zoo_file: Path) -> tuple[str, ...]:
+    """Return the packages that the models of a zoo file are made of, as far as its provider tells."""
     from pytest_torchlens.zoo import ZooError
-    from pytest_torchlens.zoo.catalog import ZOO_FOLDER
-    from pytest_torchlens.zoo.catalog import find_zoo_file
     from pytest_torchlens.zoo.yaml_lines import read_yaml
 
     try:
-        path = Path(zoo) if Path(zoo).is_file() else find_zoo_file(zoo, [Path(ZOO_FOLDER)])
-        provider = str(read_yaml(path).get("provider", ""))
-    except ZooError:  # pytest, which knows the project's settings, will say so if there is no such zoo
-        return ()
-    return PACKAGES_OF_PROVIDER.get(provider, ()) if not provider.startswith("python:") else _imported(provider, path)
+        provider = str(read_yaml(zoo_file).get("provider", ""))
+    except ZooError as error:
+        raise CommandError(str(error)) from None
+    if provider.startswith("python:"):
+        return _imported(provider, zoo_file)
+    return PACKAGES_OF_PROVIDER.get(provider, ())
 
 
 def _imported(provider: str, zoo_file: Path) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 
 from pytest_torchlens.baseline.judge import UNSTABLE
+from pytest_torchlens.baseline.old_names import renamed_weights
 from pytest_torchlens.baseline.policy import Policy
 from pytest_torchlens.baseline.saved_activations import SavedActivations
 from pytest_torchlens.baseline.saved_activations import SavedActivationsError
@@ -273,6 +275,8 @@ def compared_pass(case: ModelCase, other: OtherPython | None, store: Store) -> I
         with preserved_global_state(), torch.set_grad_enabled(case.settings.mode == "train"):
             policy = _policy(case, against, store)
             model, validation = _validated(case)
+            if names := _renamed(case, validation, policy):  # it has random values of other names than the trusted one
+                model, validation = _validated(case, names)
             yield _compared(case, validation, policy)
             del model  # which the pass needs alive
     except (BaselineError, SavedActivationsError) as error:
@@ -282,10 +286,18 @@ def compared_pass(case: ModelCase, other: OtherPython | None, store: Store) -> I
             against.close()
 
 
-def _validated(case: ModelCase) -> tuple[nn.Module, Validation]:
+def _renamed(case: ModelCase, validation: Validation, policy: Policy | None) -> dict[str, str]:
+    """Return the old names of renamed weights, by the new ones, if their values follow their names."""
+    trusted = policy.store.load(key_of(case.zoo, case.name)) if policy else None
+    if trusted is None or case.settings.weights != "random":
+        return {}
+    return renamed_weights(trusted, snapshot_of(validation.history, find_environment()))
+
+
+def _validated(case: ModelCase, names: Mapping[str, str] | None = None) -> tuple[nn.Module, Validation]:
     settings = case.settings
     try:
-        model = case.build()
+        model = case.build(names)
         inputs = case.make_inputs(model)
         with tolerance(settings.tolerance):
             return model, validate(model, inputs.args, inputs.kwargs, parts=("replay",), seed=settings.seed)
