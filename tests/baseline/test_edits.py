@@ -249,10 +249,10 @@ def test_the_headline_says_how_many_differ():
     (block,) = clean.measured.values()
     on_a_gpu = replace(block, environment=replace(block.environment, device="cuda"))
     elsewhere = replace(clean, measured={"cuda 1 thread": on_a_gpu})
-    renamed = nn.Sequential(filled(Small()))
+    renamed, same = nn.Sequential(filled(Small())), "all 11 operations compute the same"
     for before, after, said in (
-        (clean, clean, "identical; all 11 operations compute the same"),
-        (clean, snapshot_of(renamed, X), "refactor at 0.conv/conv2d; all 11 operations compute the same; outputs identical"),
+        (clean, clean, f"identical; {same}"),
+        (clean, snapshot_of(renamed, X), f"refactor at 0.conv/conv2d; {same}; outputs identical"),
         (elsewhere, clean, "environment; all 11 operations are the same, their numbers not compared"),
     ):
         assert headline(compare(before, after)) == said
