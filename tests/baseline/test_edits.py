@@ -387,7 +387,7 @@ class Scaled(nn.Module):
 def test_a_renamed_parameter_is_called_that():
     found = compare(snapshot_of(Scaled("gamma"), X[..., :4]), snapshot_of(Scaled("weight"), X[..., :4]))
     assert [f.message for f in found.findings] == ["renamed: gamma is now weight; computes the same"]
-    assert headline(found) == "refactor at /mul; 1 of 3 operations differ"
+    assert headline(found) == "refactor at /mul; 1 of 3 operations differ; outputs identical"
 
 
 def test_weights_that_follow_a_new_name_are_said_to():
@@ -404,10 +404,10 @@ def test_the_headline_says_how_many_differ():
     (block,) = clean.measured.values()
     on_a_gpu = replace(block, environment=replace(block.environment, device="cuda"))
     elsewhere = replace(clean, measured={"cuda 1 thread": on_a_gpu})
-    renamed = nn.Sequential(filled(Small()))
+    renamed, same = nn.Sequential(filled(Small())), "all 11 operations compute the same"
     for before, after, said in (
-        (clean, clean, "identical; all 11 operations compute the same"),
-        (clean, snapshot_of(renamed, X), "refactor at 0.conv/conv2d; all 11 operations compute the same"),
+        (clean, clean, f"identical; {same}"),
+        (clean, snapshot_of(renamed, X), f"refactor at 0.conv/conv2d; {same}; outputs identical"),
         (elsewhere, clean, "environment; all 11 operations are the same, their numbers not compared"),
     ):
         assert headline(compare(before, after)) == said

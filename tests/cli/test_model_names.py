@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "pytest.ini").write_text("[pytest]\nlens_zoo_paths = zoo\naddopts = --no-such-option\n")
     (tmp_path / "conftest.py").write_text("def pytest_lens_register_zoo(config):\n    return 'birds/birds.yaml'\n")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))  # pytest adds the folder of a conftest file
+    monkeypatch.delitem(sys.modules, "conftest", raising=False)
     store = Store.of(tmp_path)
     for key in ("mine/net", "other/net", key_of("tests/test_a.py", "test_net[x:1]")):
         store.accept(key, Snapshot(model="Net"))
