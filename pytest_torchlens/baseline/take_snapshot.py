@@ -96,12 +96,8 @@ class ValueNumbers:
         """Return the numbers of a value; only the digest of a view inside, nothing of uninitialised memory."""
         if id(value) in self._blank:
             return Numbers()
-        if is_view:
-            return (
-                numbers_of(output, value.fingerprint)
-                if id(value) in self._returned
-                else Numbers(digest=value.fingerprint)
-            )
+        if is_view and id(value) not in self._returned:
+            return Numbers(digest=value.fingerprint)
         unstable = fingerprint(output) != value.fingerprint or (call.random is not None and not self._seeded)
         return numbers_of(output, value.fingerprint, unstable=unstable)
 

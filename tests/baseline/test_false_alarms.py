@@ -105,7 +105,8 @@ OPTIONS = (
 def test_other_threads_cpu_capabilities_and_versions_raise_no_alarm(tmp_path, capsys):
     """Of each set one process runs all models that its environment has; the first set is the reference."""
     versions = _stored(tmp_path)
-    matrix = Matrix.of([tmp_path / "lens_baselines" / f"@{name}" for name in versions], Conditions())
+    folders = [tmp_path / "lens_baselines" / f"@{name}" for name in versions]
+    matrix = Matrix.of(folders, Conditions())
     cells = {
         (model, name): cell for model, row in matrix.rows.items() for name, cell in zip(matrix.others, row, strict=True)
     }
@@ -121,6 +122,8 @@ def test_other_threads_cpu_capabilities_and_versions_raise_no_alarm(tmp_path, ca
         print(f"{len(alarms)} alarms in {len(compared)} comparisons: {words}")  # noqa: T201 - the figure
         print(f"not compared, for want of their library: {len(cells) - len(compared)}")  # noqa: T201
     assert alarms == []
+    by_outputs = Matrix.of(folders, Conditions.of(["outputs"]))
+    assert [model for model, row in by_outputs.rows.items() for cell in row if cell is not None and cell.fails] == []
     assert len(compared) >= 60
 
 

@@ -64,6 +64,23 @@ def test_a_changed_kernel_is_found_and_no_other_is_accused(what, operation):
     assert finding.source_line
 
 
+class SmallPart(nn.Module):
+    """Returns a view of a result's smallest values."""
+
+    def forward(self, x):
+        return torch.cat([x * 1e4, x * 1e-2]).neg()[len(x) :]
+
+
+def test_an_output_that_is_a_view_is_judged_by_its_own_size_and_no_view_is_accused():
+    def shifted(func, args, kwargs):
+        return func(*args, **kwargs) + 5e-3
+
+    found = compare(snapshot_of(SmallPart(), X), tampered_snapshot(SmallPart(), X, "/neg", shifted))
+    accused = {finding.operation: finding.change for finding in found.findings}
+    assert accused == {"/neg": Change.LOCAL_CHANGE, "/output": Change.REGRESSION}
+    assert found.outputs.error == pytest.approx(1 / 3, rel=0.1)
+
+
 def test_the_size_of_an_error_is_told():
     model = filled(Small())
     found = compare(snapshot_of(model, X), tampered_snapshot(model, X, "act/gelu", _scaled(1.01)))

@@ -25,6 +25,16 @@ MUTANTS = (
     Mutant("baseline/outputs.py", "error.within(limit) and not holes", "error.within(limit)"),
     Mutant("baseline/outputs.py", "return max(found, key=_badness", "return min(found, key=_badness"),
     Mutant("baseline/compare.py", "return moved and not other_arguments", "return moved"),
+    Mutant("baseline/compare.py", " or aligned.training_differs", ""),
+    Mutant("baseline/compare.py", "if not both.step.is_view", "if True"),
+    Mutant("baseline/judge.py", "if not (case.same or after.is_view) and", "if not case.same and"),
+    Mutant("baseline/align.py", "places if len(places) == len(steps) else map(", "map("),
+    Mutant(
+        "baseline/align.py", "for address in old if _is_in(address, now)", "for address in () if _is_in(address, now)"
+    ),
+    Mutant("baseline/spelling.py", """("None", defaults.get(place))""", """("None",)"""),
+    Mutant("baseline/spelling.py", "if place not in _IDLE", "if True"),
+    Mutant("baseline/take_snapshot.py", "if is_view and id(value) not in self._returned:", "if is_view:"),
     Mutant("baseline/compare.py", "and _answers(aligned.before) == _answers(aligned.after)", ""),
     Mutant("baseline/policy.py", "if this.under_names is None or not names:", "if True:"),
     Mutant("baseline/judge.py", "if not case.inherits:", "if case.inherits:"),
