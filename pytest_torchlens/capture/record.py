@@ -41,7 +41,8 @@ from pytest_torchlens.capture.patches import module_call_listener
 from pytest_torchlens.capture.patches import stop_recording_in_test
 from pytest_torchlens.capture.patches import tracer_here
 from pytest_torchlens.capture.patches import tracing
-from pytest_torchlens.capture.recursion import raised_recursion_limit
+from pytest_torchlens.capture.process_limits import GARBAGE
+from pytest_torchlens.capture.process_limits import RECURSION
 from pytest_torchlens.capture.saving import FunctionCopies
 from pytest_torchlens.capture.saving import OptionRetention
 from pytest_torchlens.capture.saving import RecentOutputs
@@ -186,7 +187,8 @@ class OnePass:
         self.recording.started = time.time()
         start = time.perf_counter()
         try:
-            with raised_recursion_limit(), self._watch or contextlib.nullcontext(), tracing(self.tracer):
+            watched = self._watch or contextlib.nullcontext()
+            with RECURSION.raised(), GARBAGE.raised(), watched, tracing(self.tracer):
                 yield
         finally:
             self.tracer.close()
