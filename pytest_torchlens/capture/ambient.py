@@ -59,12 +59,17 @@ SETTINGS = (
     Setting("cuDNN deterministic", _C._get_cudnn_deterministic, _C._set_cudnn_deterministic),
     Setting("cuDNN TF32", _C._get_cudnn_allow_tf32, _C._set_cudnn_allow_tf32),
 )
+_GETTERS = tuple(setting.get for setting in SETTINGS)
 
 
 def current() -> Key:
     """Return the current settings: gradients, inference mode, autocast, default device, then those of the process."""
     autocast = _autocast() if _any_autocast() else None
-    return (_grad(), _inference(), autocast, _device.CURRENT_DEVICE, *(setting.value() for setting in SETTINGS))
+    try:
+        process = [get() for get in _GETTERS]
+    except RuntimeError:
+        process = [setting.value() for setting in SETTINGS]
+    return (_grad(), _inference(), autocast, _device.CURRENT_DEVICE, *process)
 
 
 def _autocast() -> tuple[Any, ...]:
@@ -96,6 +101,7 @@ class AmbientTable:
     """The settings recorded so far; a call stores the number of its row."""
 
     rows: list[Key] = field(default_factory=list)
+    _latest: Key = ()
     _quick: tuple[Any, ...] = ()
     _number: int = -1
 
@@ -110,9 +116,11 @@ class AmbientTable:
         if every or quick != self._quick or quick[4]:
             self._quick = quick
             key = current()
-            if key not in self.rows:
-                self.rows.append(key)
-            self._number = self.rows.index(key)
+            if key != self._latest:
+                self._latest = key
+                if key not in self.rows:
+                    self.rows.append(key)
+                self._number = self.rows.index(key)
         return self._number
 
 

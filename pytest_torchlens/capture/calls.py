@@ -207,8 +207,9 @@ class Call:
     @property
     def uninitialised(self) -> bool:
         """Whether its result is, or may end in, uninitialised memory; ``x.new(y)``, an alias of `y`, is not."""
-        has_contents = self.info.name == "new" and any(type(arg) in _CONTENTS for arg in self.args[1:2])
-        return self.info.uninitialised and not has_contents
+        if not self.info.uninitialised:
+            return False
+        return self.info.name != "new" or not any(type(arg) in _CONTENTS for arg in self.args[1:2])
 
 
 _CONTENTS = frozenset([Value, Aliased, list, tuple])  # a shape is ints or a `torch.Size`

@@ -81,23 +81,21 @@ def _address(tensor: torch.Tensor) -> int:
     return address if tensor.is_contiguous() and not tensor.is_neg() else 0
 
 
-def dense_digest(tensor: torch.Tensor, value: Value) -> tuple[int, int] | None:
-    """Return digest and storage key of a contiguous dense CPU tensor, the fast way; None for any other.
+def digest_and_key(tensor: torch.Tensor, value: Value) -> tuple[int | str, int]:
+    """Return the fingerprint, as a number for a contiguous dense CPU tensor, and the storage key of a tensor.
 
     `value` has the tensor's shape, dtype and device, which are slow to read twice.
     """
     if not value.contiguous or value.device is not CPU or value.dtype in _UNUSUAL or tensor.is_neg():
-        return None
+        return fingerprint(tensor), storage_key(tensor)
     try:
         address = tensor.data_ptr()
     except RuntimeError:  # wrapped by functorch, or in oneDNN's layout
-        return None
+        return fingerprint(tensor), storage_key(tensor)
     size = value.nbytes
     if not address:
-        return None if size else (_digest(b""), storage_key(tensor))
-    reader = _readers.get(size)
-    if reader is None:
-        reader = _reader(size)
+        return fingerprint(tensor) if size else _digest(b""), storage_key(tensor)
+    reader = _readers.get(size) or _reader(size)
     return _digest(reader(address)), storage_key(tensor) if tensor.storage_offset() else address
 
 

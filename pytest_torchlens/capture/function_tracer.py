@@ -175,9 +175,10 @@ class FunctionTracer(TorchFunctionMode):
             return func(*args, **kwargs)
         info = info_of(func)
         kind = info.kind
-        if dispatch_depth() > self.num_own_modes and self.is_trying_out and kind is not ESCAPE:
+        under_modes = dispatch_depth() > self.num_own_modes
+        if under_modes and self.is_trying_out and kind is not ESCAPE:
             return self._plainly(info, args, kwargs)
-        if types and _is_left_to_objects(kinds := tuple(types)):
+        if types and not _PLAIN_TYPES.issuperset(types) and _is_left_to_objects(kinds := tuple(types)):
             return self._call_object(info, kinds, args, kwargs)
         if kind is COMPOSITE and func not in self._expanding and not any(overrides(kind) for kind in types):
             return self._expand(info, args, kwargs)
@@ -186,7 +187,7 @@ class FunctionTracer(TorchFunctionMode):
             if kind is PLAIN or kind is UNTRACED:
                 return func(*args, **kwargs)
             handle = self._leaf if kind is LEAF or kind is COMPOSITE else self._handler(kind)
-            if dispatch_depth() > self.num_own_modes or self.function_modes or info.name in self.suspects:
+            if under_modes or self.function_modes or (self.suspects and info.name in self.suspects):
                 return self._under_modes(handle, info, args, kwargs)
             return handle(info, args, kwargs)
         finally:
@@ -273,9 +274,10 @@ class FunctionTracer(TorchFunctionMode):
         call = Call(info, read, named, self.module, self._frames(), ambient, self._group)
         written = () if info.writer is None and not kwargs else self._about_to_write(call, args, kwargs)
         random = state_before("" if info.opaque else info.name, args, kwargs) if info.draws else None
+        is_alone = self.watch is None and self.lock is None
         start = perf_counter_ns()
         try:
-            result = self._call(info, args, kwargs)
+            result = info.func(*args, **kwargs) if is_alone else self._call(info, args, kwargs)
         except Exception:
             for tensor in _tensors_written(info, written):  # it may have written before it raised
                 self.table.check_for_change(tensor, f"what {info.name} had written when it raised")
@@ -520,6 +522,7 @@ _topmost_hooks: Callable[[bool], Any] = getattr(_autograd, "_top_saved_tensors_d
 
 
 _MODULE_CALL = torch.nn.Module._call_impl.__code__
+_PLAIN_TYPES = frozenset([Tensor, Parameter])
 _NO_OVERRIDE = (getattr(Tensor.__torch_function__, "__func__", None), torch._C._disabled_torch_function_impl)
 
 

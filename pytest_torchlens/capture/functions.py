@@ -256,7 +256,10 @@ BY_NAME = sys.maxsize
 
 def is_operator(func: Callable[..., Any]) -> bool:
     """Return whether a function is a dispatcher operator, which has a schema."""
-    return isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
+    return isinstance(func, _OPERATOR)
+
+
+_OPERATOR = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
 
 def overloads_of(func: Callable[..., Any], name: str) -> list[torch._ops.OpOverload]:

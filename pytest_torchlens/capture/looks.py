@@ -136,13 +136,14 @@ def _all_named_modules(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.M
 
 
 def _members(module: torch.nn.Module, kind: str) -> list[tuple[str, Any]]:
-    own = _MODULE_DICT(module) if issubclass(type(module), torch.nn.Module) else instance_dict(module) or {}
+    own = _MODULE_DICT(module) if issubclass(type(module), _Module) else instance_dict(module) or {}
     if _TRACED in own:
         own = instance_dict(own[_TRACED]) or own
     members = own.get(kind)  # a module whose constructor did not finish has none
-    return [(name, member) for name, member in members.items() if member is not None] if members else []
+    return [item for item in members.items() if item[1] is not None] if members else []
 
 
+_Module = torch.nn.Module
 _MODULE_DICT: Callable[[torch.nn.Module], dict[str, Any]] = torch.nn.Module.__dict__["__dict__"].__get__
 """Returns the real ``__dict__`` of a module, also where its class computes one."""
 _TRACED = "_actual_script_module"

@@ -209,47 +209,44 @@ class Arrays:
     ----------
     changed
         Called with each tensor that was written to.
+
+    Attributes
+    ----------
+    over
+        The watched arrays by memory.
     """
 
     def __init__(self, changed: Callable[[torch.Tensor], None]) -> None:
         self._on_change = weakref.WeakMethod(changed)
-        self._over: dict[int, list[_Exposure]] = {}
+        self.over: dict[int, list[_Exposure]] = {}
         self._dead_arrays: list[weakref.ref[np.ndarray]] = []
-
-    def __bool__(self) -> bool:
-        """Return whether any array is watched."""
-        return bool(self._over)
-
-    def __contains__(self, key: int) -> bool:
-        """Return whether an array over this memory is watched."""
-        return key in self._over
 
     def add(self, tensor: torch.Tensor, key: int, array: object) -> None:
         """Watch an array over a tensor's memory; forever if it is not a NumPy array."""
         # a view of an array keeps the array alive
         ref = weakref.ref(array, self._dead_arrays.append) if isinstance(array, np.ndarray) else None
-        self._over.setdefault(key, []).append(_Exposure(tensor, fingerprint(tensor), ref))
+        self.over.setdefault(key, []).append(_Exposure(tensor, fingerprint(tensor), ref))
 
     def check(self, key: int) -> None:
         """Report writes to this memory since the last check, and writes through arrays that were freed."""
         if self._dead_arrays:
             self._drop_dead_arrays()
-        for exposure in self._over.get(key, ()):
+        for exposure in self.over.get(key, ()):
             self._compare(key, exposure)
 
     def check_all(self) -> None:
         """Report all writes since the last checks."""
-        for key, exposures in list(self._over.items()):
+        for key, exposures in list(self.over.items()):
             for exposure in exposures:
                 self._compare(key, exposure)
 
     def follow_move(self, old: int, new: int) -> None:
         """Watch the arrays over memory `old` at `new` from now on."""
-        rekey(self._over, old, new)
+        rekey(self.over, old, new)
 
     def refresh(self, key: int) -> None:
         """Accept the current contents of this memory: a recorded call wrote them."""
-        for exposure in self._over.get(key, ()):
+        for exposure in self.over.get(key, ()):
             exposure.digest = fingerprint(exposure.tensor)
 
     def _compare(self, key: int, exposure: _Exposure) -> None:
@@ -263,12 +260,12 @@ class Arrays:
     def _drop_dead_arrays(self) -> None:
         """Check the memory of freed arrays a last time, and stop watching it."""
         dead, self._dead_arrays[:] = list(self._dead_arrays), []
-        for key, exposures in list(self._over.items()):
+        for key, exposures in list(self.over.items()):
             for exposure in [exposure for exposure in exposures if exposure.array in dead]:
                 self._compare(key, exposure)
                 exposures.remove(exposure)
             if not exposures:
-                del self._over[key]
+                del self.over[key]
 
 
 def rekey(by_memory: dict[int, Any], old: int, new: int) -> None:

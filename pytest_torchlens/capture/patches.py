@@ -24,6 +24,7 @@ import torch.overrides
 from pytest_torchlens.capture.backward import backward_arguments
 from pytest_torchlens.capture.backward import has_results
 from pytest_torchlens.capture.compiler import leave_our_code_alone
+from pytest_torchlens.capture.dispatch_watch import dispatch_depth
 from pytest_torchlens.capture.function_tracer import mode_disabled
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.opaque import Pullback
@@ -41,6 +42,8 @@ __tracebackhide__ = True  # pytest leaves our frames out of the traceback of wha
 COMPILES = "it runs compiled functions"
 _lock = threading.Lock()
 _active = threading.local()
+_is_compiling = torch.compiler.is_compiling
+_jit_traces = torch._C._get_tracing_state
 _users: Counter[str] = Counter()
 """Number of users of each patch in this process."""
 Patch = tuple[Any, str, Any]
@@ -94,9 +97,9 @@ def module_call_listener(listener: Listener | None) -> Iterator[None]:
 def _open_tracer() -> Tracer | None:
     """Return this thread's tracer; None while code is compiled or traced."""
     tracer = tracer_here()
-    if tracer is None or torch.compiler.is_compiling() or tracer.is_trying_out:
+    if tracer is None or _is_compiling() or _jit_traces() is not None:
         return None
-    return tracer if torch._C._get_tracing_state() is None else None
+    return None if dispatch_depth() > tracer.num_own_modes and tracer.is_trying_out else tracer
 
 
 def _idle_tracer() -> Tracer | None:

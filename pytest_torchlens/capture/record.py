@@ -41,12 +41,13 @@ from pytest_torchlens.capture.patches import module_call_listener
 from pytest_torchlens.capture.patches import stop_recording_in_test
 from pytest_torchlens.capture.patches import tracer_here
 from pytest_torchlens.capture.patches import tracing
-from pytest_torchlens.capture.recursion import raised_recursion_limit
+from pytest_torchlens.capture.process_limits import GARBAGE
+from pytest_torchlens.capture.process_limits import RECURSION
 from pytest_torchlens.capture.saving import FunctionCopies
 from pytest_torchlens.capture.saving import OptionRetention
 from pytest_torchlens.capture.saving import RecentOutputs
 from pytest_torchlens.capture.saving import SaveOptions
-from pytest_torchlens.capture.storage import is_fake
+from pytest_torchlens.capture.storage import has_fake
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.tensor_table import Named
 from pytest_torchlens.capture.tracer import Tracer
@@ -182,11 +183,12 @@ class OnePass:
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
         """Record this thread, and the threads that it starts."""
-        self.tracer.table.knows_fakes = makes_no_values() or any(map(is_fake, self._tensors_before()))
+        self.tracer.table.knows_fakes = makes_no_values() or has_fake(self._tensors_before())
         self.recording.started = time.time()
         start = time.perf_counter()
         try:
-            with raised_recursion_limit(), self._watch or contextlib.nullcontext(), tracing(self.tracer):
+            watched = self._watch or contextlib.nullcontext()
+            with RECURSION.raised(), GARBAGE.raised(), watched, tracing(self.tracer):
                 yield
         finally:
             self.tracer.close()
@@ -334,13 +336,13 @@ def _new_recording(model: torch.nn.Module, registered: ModelMembers, seed: int |
 
 def _note_parameters(recording: Recording, model: torch.nn.Module) -> None:
     """Note the parameters that exist after the pass: forward may create some, and replace others."""
-    by_name = dict(named_parameters(model, duplicates=True))
+    by_name = dict(named_parameters(model))
     read = [source for source in recording.sources if source.kind == "parameter"]
-    recording.replaced_parameters = {one.name for one in read if by_name.get(one.name) is not one.live}
-    first_names = {id(parameter): name for name, parameter in reversed(by_name.items())}
+    moved = [one for one in read if by_name.get(one.name) is not one.live]
+    if moved:  # it may have several names, of which another one is the first now
+        every = dict(named_parameters(model, duplicates=True))
+        recording.replaced_parameters = {one.name for one in moved if every.get(one.name) is not one.live}
     for name, parameter in by_name.items():
-        if first_names[id(parameter)] != name:
-            continue
         lazy = is_lazy(parameter)
         recording.parameters[name] = torch.Size() if lazy else parameter.shape
         recording.parameter_bytes += 0 if lazy else parameter.nbytes

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -15,6 +16,13 @@ from pytest_torchlens.capture.wrappers import inner_tensors
 
 def storage_key(tensor: torch.Tensor) -> int:
     """Return a number that all tensors over the same memory share, also through NumPy; 0 if it has none."""
+    if type(tensor) in PLAIN and tensor.is_cpu and tensor.layout is torch.strided:
+        try:
+            address = 0 if tensor.storage_offset() else tensor.data_ptr()
+        except RuntimeError:  # nested, or wrapped by functorch
+            address = 0
+        if address:
+            return address
     storage = storage_of(tensor)
     try:
         return 0 if storage is None else (not _has_no_memory(tensor) and storage.data_ptr()) or -storage._cdata
@@ -25,6 +33,11 @@ def storage_key(tensor: torch.Tensor) -> int:
 def is_fake(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is one of ``FakeTensorMode``: a shape without values."""
     return type(tensor) is FakeTensor
+
+
+def has_fake(tensors: Iterable[torch.Tensor]) -> bool:
+    """Return whether one of the tensors is one of ``FakeTensorMode``."""
+    return FakeTensor in map(type, tensors)
 
 
 def address_of(tensor: torch.Tensor) -> int:
@@ -70,8 +83,7 @@ def _values_of(tensor: torch.Tensor) -> torch.Tensor | None:
 _COMPRESSED = frozenset([torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc])
 
 
-@dataclass(frozen=True)
-class Extent:
+class Extent(NamedTuple):
     """The bytes that a tensor covers: from `start` to before `stop`, with gaps given by shape and strides.
 
     They are counted from the start of the tensor's storage, and stay the same when the storage moves.
@@ -83,26 +95,15 @@ class Extent:
     stride: tuple[int, ...]
     itemsize: int
 
-    @functools.cached_property
+    @property
     def dense(self) -> bool:
         """Whether it covers every byte between `start` and `stop`."""
-        step = 1
-        for stride, size in sorted(zip(self.stride, self.shape, strict=True)):
-            if size > 1 and stride > step:
-                return False
-            step = max(step, stride * size) if size > 1 else step
-        return 0 not in self.shape
+        return _has_no_gaps(self.shape, self.stride)
 
-    @functools.cached_property
+    @property
     def run_and_step(self) -> tuple[int, int]:
         """Length of each gapless run of bytes, and the common divisor of the steps from run to run; 0 if one run."""
-        run, step = self.itemsize, 0
-        for stride, size in sorted(zip(self.stride, self.shape, strict=True)):
-            if size > 1 and stride * self.itemsize <= run:
-                run += stride * self.itemsize * (size - 1)
-            elif size > 1:
-                step = math.gcd(step, stride * self.itemsize)
-        return run, step
+        return _run_and_step(self.shape, self.stride, self.itemsize)
 
     def covers(self, other: Extent) -> bool:
         """Return whether it certainly contains every byte of another."""
@@ -115,10 +116,32 @@ class Extent:
             return None
         try:
             address_of(tensor)  # raises if there is none
-            start, shape, stride = int(tensor.storage_offset()) * tensor.itemsize, tuple(tensor.shape), tensor.stride()
+            itemsize, shape, stride = tensor.itemsize, tuple(tensor.shape), tensor.stride()
+            start = int(tensor.storage_offset()) * itemsize
         except (RuntimeError, NotImplementedError):
             return None
-        return cls(start, start + reach(tensor) * tensor.itemsize, shape, stride, tensor.itemsize)
+        return cls(start, start + _reach(shape, stride) * itemsize, shape, stride, itemsize)
+
+
+@functools.lru_cache(maxsize=1024)
+def _has_no_gaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    step = 1
+    for stride, size in sorted(zip(strides, shape, strict=True)):
+        if size > 1 and stride > step:
+            return False
+        step = max(step, stride * size) if size > 1 else step
+    return 0 not in shape
+
+
+@functools.lru_cache(maxsize=1024)
+def _run_and_step(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[int, int]:
+    run, step = itemsize, 0
+    for stride, size in sorted(zip(strides, shape, strict=True)):
+        if size > 1 and stride * itemsize <= run:
+            run += stride * itemsize * (size - 1)
+        elif size > 1:
+            step = math.gcd(step, stride * itemsize)
+    return run, step
 
 
 def memory_place(tensor: torch.Tensor) -> tuple[int, Extent | None]:
@@ -129,9 +152,14 @@ def memory_place(tensor: torch.Tensor) -> tuple[int, Extent | None]:
 
 def reach(tensor: torch.Tensor) -> int:
     """Return the number of elements in memory from a strided tensor's first to its last element."""
-    if not tensor.numel():
+    return _reach(tuple(tensor.shape), tensor.stride())
+
+
+@functools.lru_cache(maxsize=1024)
+def _reach(shape: tuple[int, ...], stride: tuple[int, ...]) -> int:
+    if 0 in shape:
         return 0
-    return 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
 
 
 _EXACT_UP_TO = 1 << 20

@@ -20,7 +20,7 @@ from pytest_torchlens.capture.aliases import values_of_sparse
 from pytest_torchlens.capture.aliases import wrap_of
 from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.calls import Recording
-from pytest_torchlens.capture.fingerprint import dense_digest
+from pytest_torchlens.capture.fingerprint import digest_and_key
 from pytest_torchlens.capture.fingerprint import fingerprint
 from pytest_torchlens.capture.functions import FunctionInfo
 from pytest_torchlens.capture.functions import info_of
@@ -149,6 +149,8 @@ class TensorTable:
             return self.read(arg)
         if kind in ATOMS:
             return arg
+        if (kind is tuple or kind is list) and ATOMS.issuperset(map(type, arg)):
+            return kind(arg)
         return substitute(arg, self._swap)
 
     def _swap(self, leaf: Any) -> Any:
@@ -174,7 +176,7 @@ class TensorTable:
 
     def read(self, tensor: Tensor) -> Value | Aliased:
         """Return the value that a tensor holds now, with the writes that reached it through other tensors."""
-        if self._arrays:
+        if self._arrays.over:
             with torch_function_disabled():
                 for one in (tensor, *held_tensors(tensor)):
                     self._arrays.check(storage_key(one))
@@ -184,16 +186,13 @@ class TensorTable:
                 entry = self._register(tensor)
         elif self._parts and type(tensor) is not Tensor:
             entry = self._rewrapped(tensor, entry)
-        if self._writes:
-            log = self._writes.get(entry[2])
-            if log is not None and log.latest > entry[3]:
-                return self._with_writes(tensor, entry, log)
-        return entry[1]
+        return self._read_of(tensor, entry) if self._writes else entry[1]
 
     def recorded_values(self, value: Any) -> tuple[Value, ...]:
         """Return the recorded value of each tensor in `value`; skip tensors that were never recorded."""
-        each = (value,) if type(value) is Tensor else tensors(value)
-        return tuple([self._live[id(tensor)][1] for tensor in each if self._is_known(tensor)])
+        live = self._live
+        entries = [(tensor, live.get(id(tensor))) for tensor in tensors(value)]
+        return tuple([entry[1] for tensor, entry in entries if entry is not None and entry[0]() is tensor])
 
     def add_output(self, tensor: Tensor, number: int, place: int) -> Value:
         """Add output `place` of call `number`."""
@@ -201,13 +200,10 @@ class TensorTable:
         if old is not None and old[0]() is tensor:
             ref, slot = old[0], old[1].slot
         else:
-            ref, slot = weakref.ref(tensor), self._new_slot()
+            ref, slot = weakref.ref(tensor), self.slots
+            self.slots += 1
         value = Value(slot, number, place, tensor)
-        dense = dense_digest(tensor, value) if type(tensor) is Tensor else None
-        if dense is not None:
-            value.digest, key = dense
-        else:
-            value.digest, key = fingerprint(tensor), storage_key(tensor)
+        value.digest, key = digest_and_key(tensor, value)
         entry = self._live[id(tensor)] = (ref, value, key, number)
         if old is not None and ref is old[0] and key != old[2]:  # ``tensor.data = other``
             self._owners = None
@@ -217,9 +213,10 @@ class TensorTable:
             self._note_owner(entry)
         if self._keep is not None:
             self._keep(value, tensor, key)
-            if key in self._arrays:
+            if key in self._arrays.over:
                 self._retention.before_write(key)
-        if (storage := tensor.untyped_storage() if dense is not None else storage_of(tensor)) is not None:
+        storage = tensor.untyped_storage() if type(value.digest) is int else storage_of(tensor)
+        if storage is not None:
             self._memory[key] = weakref.ref(storage)
         return value
 
@@ -270,10 +267,6 @@ class TensorTable:
         """Record the writes through arrays since the last reads."""
         with torch_function_disabled():
             self._arrays.check_all()
-
-    def _new_slot(self) -> int:
-        self.slots += 1
-        return self.slots - 1
 
     def _with_writes(self, tensor: Tensor, entry: Entry, log: WriteLog) -> Value | Aliased:
         with torch_function_disabled():
@@ -363,8 +356,11 @@ class TensorTable:
             slots.append(entry[1].slot)
             value = by_slot.get(entry[1].slot, call.outputs[0])
             key = storage_key(target)
-            self._writes.setdefault(key, WriteLog()).add(number, value, Extent.of(target))
-            if key in self._arrays:
+            log = self._writes.get(key)
+            if log is None:
+                log = self._writes[key] = WriteLog()
+            log.add(number, value, Extent.of(target))
+            if key in self._arrays.over:
                 self._retention.before_write(key)
                 self._arrays.refresh(key)
         if any(map(self._changes_other_parts, written)):
@@ -499,13 +495,15 @@ class TensorTable:
 
     def add_source(self, tensor: Tensor, kind: str, name: str) -> Entry:
         """Add a tensor that no recorded call made, with its current value."""
-        key = storage_key(tensor)
-        value = Value(self._new_slot(), -1, len(self._recording.sources), tensor)
+        value = Value(self.slots, -1, len(self._recording.sources), tensor)
+        self.slots += 1
+        if kind != "parameter" or self.parameters_too:
+            value.digest, key = digest_and_key(tensor, value)
+        else:
+            key = storage_key(tensor)
         self._retention.keep(value, tensor, key)
         if kind != "parameter":
             self._retention.watch(value, tensor)
-        if kind != "parameter" or self.parameters_too:
-            value.digest = fingerprint(tensor)
         since = len(self._recording.calls) - 1
         source = Source(kind, name, value, tensor, version_of(tensor), since=since, memory=key)
         self._recording.sources.append(source)

@@ -136,7 +136,9 @@ class Tracer(FunctionTracer):
         self, module: torch.nn.Module, frames: Frames, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> ModuleCall:
         kind = type(module).__name__
-        address = self._addresses.get(id(module), f"<{kind}>")
+        address = self._addresses.get(id(module))
+        if address is None:
+            address = f"<{kind}>"
         if kind != self.recording.modules.get(address, kind):
             self.recording.other_classes.setdefault(address, set()).add(kind)
         number = self._module_calls[address] = self._module_calls.get(address, 0) + 1

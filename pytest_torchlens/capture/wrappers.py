@@ -102,6 +102,8 @@ def inner_tensors(tensor: Tensor) -> tuple[Tensor, ...]:
 
 def held_tensors(tensor: Tensor) -> tuple[Tensor, ...]:
     """Return the tensors that a wrapper holds, each followed by those that it holds itself."""
+    if type(tensor) in PLAIN:  # nearly all tensors
+        return ()
     return tuple([one for part in inner_tensors(tensor) for one in (part, *held_tensors(part))])
 
 

@@ -14,6 +14,7 @@ import torch
 
 from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.calls import edges_in
+from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.capture.storage import Extent
 from pytest_torchlens.capture.storage import overlap
@@ -32,10 +33,12 @@ class WriteLog:
     A later write that keeps something of the earlier one has read it, and so depends on it itself.
     """
 
+    __slots__ = ("_index", "_pending_reads", "_somewhere", "_writes", "latest")
+
     def __init__(self) -> None:
         self._writes: dict[Hashable, Write] = {}
         self._index: _ExtentIndex | None = None
-        """Made at the first look-up: most memory is written once, as by ``relu_``, and never looked up."""
+        """Made at the first look-up among many: most memory is written a few times, as by ``relu_``."""
         self._somewhere: list[Write] = []
         self._pending_reads: list[Aliased] = []
         self.latest = -1
@@ -62,6 +65,8 @@ class WriteLog:
 
     def _near(self, extent: Extent) -> list[Extent] | None:
         if self._index is None:
+            if len(self._writes) <= _FEW:
+                return None
             self._index = _ExtentIndex()
             for _, _, former in self._writes.values():
                 if former is not None:
@@ -195,10 +200,15 @@ def overlaps_of(
     written: tuple[torch.Tensor, ...], call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[int, ...], ...]:
     """Return the slots of a call's arguments for each memory that it overwrites, where there are several."""
-    by_key: dict[int, dict[int, None]] = {}
+    passed = tensors((*args, *kwargs.values())) if kwargs else tensors(args)
+    if len(passed) == 1:
+        return ()
     with torch._C.DisableTorchFunction():
         keys = set(map(storage_key, written)) - {0}
+        if sum([storage_key(tensor) in keys for tensor in passed]) <= 1:
+            return ()
         memory = {path: storage_key(tensor) for path, tensor in (*walk(args), *walk(kwargs))}
+    by_key: dict[int, dict[int, None]] = {}
     for path, read in edges_in(call):
         if (key := memory.get(path)) in keys:
             by_key.setdefault(key, {})[value_of(read).slot] = None

@@ -32,9 +32,9 @@ MUTANTS = (
     ),
     Mutant("capture/generators.py", "0 < share < 1", "0 < share <= 1"),
     Mutant(
-        "capture/recursion.py",
-        "if not _recordings and sys.getrecursionlimit() == _limit_raised:",
-        "if not _recordings:",
+        "capture/process_limits.py",
+        "if not self._recordings and self._read() == self._during:",
+        "if not self._recordings:",
     ),
     Mutant("capture/origins.py", "made.pop(storage._cdata, None)", "pass"),
     Mutant("capture/origins.py", "(source.made_inside >= 0 or not source.maker)", "source.made_inside >= 0"),
