@@ -92,6 +92,8 @@ def _labels(history: ModelHistory) -> Iterator[Finding]:
             yield node, f"its type and numbers should be {expected}"
         elif node.layer_label != label_of(node):
             yield node, f"its label should be {label_of(node)!r}"
+        elif node.label != (node.label_w_pass if len(node.passes) > 1 else node.layer_label):
+            yield node, f"its own label is neither that of its layer, {node.layer_label!r}, nor that with its pass"
 
 
 def _passes(history: ModelHistory) -> Iterator[Finding]:

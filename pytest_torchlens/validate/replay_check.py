@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterator
+from itertools import count
+from itertools import repeat
 
 import torch
 
@@ -33,6 +35,7 @@ from pytest_torchlens.replay import Player
 from pytest_torchlens.replay.calls import Listener
 from pytest_torchlens.replay.calls import mode_of
 from pytest_torchlens.replay.calls import notifies
+from pytest_torchlens.replay.player import Arguments
 from pytest_torchlens.validate.causes import around_first_difference
 from pytest_torchlens.validate.causes import likely_cause
 from pytest_torchlens.validate.perturbation import Perturbation
@@ -110,7 +113,7 @@ class Replay:
         """Replay, and return the parts' verdicts; `returned` has the fingerprints of the model's outputs."""
         self._check.sources()
         with _preserve_generators(), torch._C.DisableTorchFunction(), Player(self._recording) as player:
-            complete = all(self._step(player, number, call) for number, call in enumerate(self._recording.calls))
+            complete = all(map(self._step, repeat(player), count(), self._recording.calls))
             if complete:
                 self._check.outputs(player, returned)
                 self._check.final_states(player)
@@ -154,24 +157,33 @@ class Replay:
                 self._perturbation.before(player, call, crop=not doubtful)
             in_doubt = self._perturbation is not None and bool(self._perturbation.open_edges)
             originals = originals_of(player, call) if doubtful or in_doubt else {}
-            self._notify(lambda listener: listener.before(player, call))
+            if self.listener is not None:
+                self._notify(lambda listener: listener.before(player, call))
             if call.info.draws and call.random is None:  # if it draws after all, it must draw other numbers
                 reseed(_OTHER_SEED)
             arguments = player.arguments(call)
-            with mode_of(self.listener if self._with_mode else None):
-                returned, outputs = player.play(number, call, arguments)
+            returned, outputs = self._play(player, number, call, arguments)
             self._check.writes(number, call, player, returned)
         except Exception as error:  # noqa: BLE001 - reported as that call's failure
             self._check.report_error(number, error)
             return False
         self._check.base(number, call, player, outputs)
-        self._notify(lambda listener: listener.after(number, call, outputs))
+        if self.listener is not None:
+            self._notify(lambda listener: listener.after(number, call, outputs))
         if number in player.not_replayed and self._perturbation is not None:
             self._perturbation.leave_out("code inside a gradient")
         if not self._compare_and_perturb(player, number, outputs, originals if doubtful or in_doubt else None):
             return False
         player.store(number, call, returned)
         return True
+
+    def _play(
+        self, player: Player, number: int, call: Call, arguments: Arguments
+    ) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+        if self.listener is None or not self._with_mode:
+            return player.play(number, call, arguments)
+        with mode_of(self.listener):
+            return player.play(number, call, arguments)
 
     def _notify(self, notify: Callable[[Listener], None]) -> None:
         """Notify the listener; what it raises is not the call's failure."""
