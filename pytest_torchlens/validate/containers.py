@@ -220,7 +220,7 @@ class Mappings:
 
     def note(self, path: Path, value: Any) -> Parts:
         """Take a snapshot of a mapping, and return its parts; keys may have parts too."""
-        former = dict.copy(value) if self._kind is dict else dict(self._kind.items(value))  # the copy is 60 times faster
+        former = dict.copy(value) if self._kind is dict else dict(self._kind.items(value))  # 60 times as fast
         self._paths.append(path)
         self._mappings.append(value)
         self._former.append(former)

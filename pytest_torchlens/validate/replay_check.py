@@ -157,8 +157,7 @@ class Replay:
                 self._perturbation.before(player, call, crop=not doubtful)
             in_doubt = self._perturbation is not None and bool(self._perturbation.open_edges)
             originals = originals_of(player, call) if doubtful or in_doubt else {}
-            if self.listener is not None:
-                self._notify(lambda listener: listener.before(player, call))
+            self._notify(lambda listener: listener.before(player, call))
             if call.info.draws and call.random is None:  # if it draws after all, it must draw other numbers
                 reseed(_OTHER_SEED)
             arguments = player.arguments(call)
@@ -168,8 +167,7 @@ class Replay:
             self._check.report_error(number, error)
             return False
         self._check.base(number, call, player, outputs)
-        if self.listener is not None:
-            self._notify(lambda listener: listener.after(number, call, outputs))
+        self._notify(lambda listener: listener.after(number, call, outputs))
         if number in player.not_replayed and self._perturbation is not None:
             self._perturbation.leave_out("code inside a gradient")
         if not self._compare_and_perturb(player, number, outputs, originals if doubtful or in_doubt else None):

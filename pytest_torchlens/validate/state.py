@@ -264,9 +264,7 @@ class PlainLeaves:
         return [*map(_FACTS_OF_LEAF, self._tensors)]
 
 
-_TABLES_OF_HOOKS = tuple(
-    [name for name in ("_backward_hooks", "_post_accumulate_grad_hooks") if hasattr(Tensor, name)]
-)
+_TABLES_OF_HOOKS = tuple([name for name in ("_backward_hooks", "_post_accumulate_grad_hooks") if hasattr(Tensor, name)])
 _FACTS_OF_LEAF = operator.attrgetter("__class__", "is_leaf", "requires_grad", *_TABLES_OF_HOOKS)
 
 
@@ -280,7 +278,7 @@ def _is_plain_leaf(tensor: Tensor) -> bool:
         is_plain = type(tensor) in PLAIN and tensor.is_leaf and tensor.grad is None
     except RuntimeError:  # as in `gradient_of`
         return False
-    return is_plain and all([getattr(tensor, name) is None for name in _TABLES_OF_HOOKS])
+    return is_plain and all(getattr(tensor, name) is None for name in _TABLES_OF_HOOKS)
 
 
 def _grad_fn_of(tensor: Tensor) -> Any:

@@ -15,7 +15,6 @@ from contextvars import ContextVar
 import torch
 
 from pytest_torchlens.capture import Call
-from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.calls import values_read
 from pytest_torchlens.capture.fingerprint import begin_differently
