@@ -6,6 +6,7 @@ and features.  So an effect that shows in a crop shows in the whole call, at alm
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -130,27 +131,36 @@ def _batch_norm(call: Call, tensors: Tensors) -> Tensors | None:
 _TRAINING = 5
 
 
-def channels_apart(call: Call, cropped: list[tuple[str, torch.Tensor]]) -> list[slice] | None:
-    """Return the channels in which to change each tensor of a cropped call, so that one run tells their effects apart.
+def channels_apart(call: Call, cropped: list[tuple[str, torch.Tensor]]) -> torch.Tensor | None:
+    """Return, as a mask for each tensor of a cropped call, the channels in which to change it.
 
-    In evaluation `batch_norm` computes each channel of the result from that channel of its arguments alone.  None for
-    any other function, and if there are fewer channels than tensors.
+    In evaluation `batch_norm` computes each channel of the result from that channel of its arguments alone, so one run
+    tells the effects of all tensors apart.  None for any other function, and if there are fewer channels than tensors.
     """
     if call.info.layer_type != "batch_norm" or call.writes:
         return None
-    channels = min([tensor.shape[_channel_dim(tensor)] for _, tensor in cropped], default=0)
-    if channels < len(cropped):
+    channels = {tensor.shape[int(tensor.dim() > 1)] for _, tensor in cropped}
+    if len(channels) != 1 or min(channels) < len(cropped):
         return None
-    return [slice(place, None, len(cropped)) for place in range(len(cropped))]
+    return _masks(len(cropped), min(channels), cropped[0][1].device)
 
 
-def in_channels(tensor: torch.Tensor, channels: slice) -> torch.Tensor:
-    """Return the part of an image, or of a vector with a number for each channel, that is in these channels."""
-    return tensor[:, channels] if _channel_dim(tensor) else tensor[channels]
+@functools.lru_cache(128)
+def _masks(count: int, channels: int, device: torch.device) -> torch.Tensor:
+    """Return `count` masks, of which each has another share of the channels."""
+    return torch.arange(channels, device=device) % count == torch.arange(count, device=device)[:, None]
 
 
-def _channel_dim(tensor: torch.Tensor) -> int:
-    return int(tensor.dim() > 1)
+def replaced(tensor: torch.Tensor, channels: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Return an image, or a vector with a number for each channel, with the values of `other` in some channels."""
+    return torch.where(channels.view(-1, *[1] * (tensor.dim() - 2)), other, tensor)
+
+
+def differing(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor | None:
+    """Return in which elements, in order, two tensors have other bits; None if they are not of one kind."""
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return None
+    return (one.contiguous().view(torch.uint8) != other.contiguous().view(torch.uint8)).view(-1, one.itemsize).any(1)
 
 
 @_with_names("input", "normalized_shape", "weight", "bias")

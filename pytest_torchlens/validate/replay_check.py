@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import math
+import operator
 import time
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterator
-from itertools import count
-from itertools import repeat
 
 import torch
 
@@ -113,7 +113,7 @@ class Replay:
         """Replay, and return the parts' verdicts; `returned` has the fingerprints of the model's outputs."""
         self._check.sources()
         with _preserve_generators(), torch._C.DisableTorchFunction(), Player(self._recording) as player:
-            complete = all(map(self._step, repeat(player), count(), self._recording.calls))
+            complete = all(map(self._step, itertools.repeat(player), itertools.count(), self._recording.calls))
             if complete:
                 self._check.outputs(player, returned)
                 self._check.final_states(player)
@@ -342,7 +342,7 @@ class ReplayCheck:
         if replayed.requires_grad != value.requires_grad and self._is_flagged(call, value, tensor, with_gradients):
             self._flagged.add(value.slot)
             replayed.requires_grad = value.requires_grad
-        if not _same_facts(replayed, value):
+        if _facts(replayed) != _facts(value):
             self._fail(number, f"the replay gave {_difference(replayed, value)} was recorded", self._cause(number))
             return True
         if value.digest == "" or _is_fake(value.digest):
@@ -454,30 +454,21 @@ def _accept_if_close(value: Value, tensor: torch.Tensor) -> bool:
     return True
 
 
-def _facts(value: Value) -> tuple[object, ...]:
-    """Return the recorded facts about a tensor other than its values, in the order of `_FACTS`."""
-    return (value.dtype, value.shape), value.device, value.nbytes, value.stride, value.requires_grad
-
-
-def _same_facts(one: Value, other: Value) -> bool:
-    """Return whether the facts of two values are equal, with the cheapest look at each."""
-    return (
-        one.dtype is other.dtype
-        and one.nbytes == other.nbytes
-        and one.requires_grad == other.requires_grad
-        and one.device == other.device
-        and one.shape == other.shape
-        and ((one.contiguous and other.contiguous) or one.stride == other.stride)
-    )
-
-
-_FACTS = ("a tensor", "device", "bytes", "strides", "requires_grad")
+_FACTS = {
+    "a tensor": ("dtype", "shape"),
+    "device": ("device",),
+    "bytes": ("nbytes",),
+    "strides": ("stride",),
+    "requires_grad": ("requires_grad",),
+}
+"""The recorded facts about a tensor other than its values, by name, with the attributes of a `Value` that have them."""
+_facts = operator.attrgetter(*itertools.chain(*_FACTS.values()))
 
 
 def _difference(replayed: Value, recorded: Value) -> str:
     """Return the facts about a replayed tensor that differ, and the recorded ones: ``"bytes 4 where 8"``."""
-    facts = zip(_FACTS, _facts(replayed), _facts(recorded), strict=True)
-    differing = [(name, _fact(one), _fact(other)) for name, one, other in facts if one != other]
+    facts = [(name, operator.attrgetter(*attributes)) for name, attributes in _FACTS.items()]
+    differing = [(name, _fact(of(replayed)), _fact(of(recorded))) for name, of in facts if of(replayed) != of(recorded)]
     names, actual, expected = zip(*differing, strict=True)
     return f"{' and '.join(names)} {', '.join(actual)} where {', '.join(expected)}"
 

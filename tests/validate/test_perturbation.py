@@ -14,7 +14,8 @@ from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.functions import info_of
 from pytest_torchlens.validate import validate
 from pytest_torchlens.validate.crop import channels_apart
-from pytest_torchlens.validate.crop import in_channels
+from pytest_torchlens.validate.crop import differing
+from pytest_torchlens.validate.crop import replaced
 from pytest_torchlens.validate.noise import Noise
 from tests.models import Function
 from tests.models import failures
@@ -358,13 +359,19 @@ def test_a_normalisation_computes_each_channel_from_that_channel_alone(name):
     tensors = dict(zip(NAMES, (torch.rand(1, 12, 1, 1), *torch.rand(4, 12)), strict=True))
     call = Call(info_of(torch.batch_norm), (), {}, None, (), 0, None)
     for channels in channels_apart(call, list(tensors.items())):
-        changed = dict(tensors)
-        changed[name] = tensors[name].clone()
-        in_channels(changed[name], channels).add_(1)
-        is_other = (F.batch_norm(**changed) != F.batch_norm(**tensors)).flatten()
-        expected = torch.zeros(12, dtype=torch.bool)
-        expected[channels] = True
-        assert is_other.tolist() == expected.tolist()
+        changed = {**tensors, name: replaced(tensors[name], channels, tensors[name] + 1)}
+        is_other = differing(F.batch_norm(**changed), F.batch_norm(**tensors))
+        assert is_other.tolist() == channels.tolist()
+        assert 0 < channels.sum() < len(channels)
+
+
+def test_other_bits_are_told_from_equal_ones():
+    numbers = torch.tensor([[1.0, float("nan"), 0.0], [2.0, 3.0, 4.0]])
+    other = torch.tensor([[1.0, float("nan"), -0.0], [2.0, 3.5, 4.0]])
+    assert differing(numbers, other).tolist() == [False, False, True, False, True, False]
+    assert differing(numbers.t(), other.t()).tolist() == [False, False, False, True, True, False]
+    assert differing(numbers, other.double()) is None
+    assert differing(numbers, other[:1]) is None
 
 
 @pytest.mark.parametrize(
