@@ -102,13 +102,19 @@ class ObjectGraph:
         if kind.may_be_used_up and resources.is_used_up(value):
             self._used_up.append((path, value, resources.progress(value)))
             return []
-        own = [looked_at(note, value, otherwise=None) for note in kind.resources]
-        self._resources += [(path, value, restore) for restore in own if restore is not None]
+        for note_state in kind.resources:
+            restore = looked_at(note_state, value, otherwise=None)
+            if restore is not None:
+                self._resources.append((path, value, restore))
         parts: Parts = looked_at(self._mappings[kind.mapping].note, path, value, otherwise=[]) if kind.mapping else []
-        parts += looked_at(kind.instances.note, path, value, otherwise=[]) if kind.instances else []
-        snapshots = [looked_at(note, value, otherwise=_NOT_LOOKED_AT) for note in kind.containers]
-        self._containers += [(path, value, each.restore) for each in snapshots if each.restore is not None]
-        return parts + [part for each in snapshots for part in each.parts]
+        if kind.instances:
+            parts += looked_at(kind.instances.note, path, value, otherwise=[])
+        for note in kind.containers:
+            snapshot = looked_at(note, value, otherwise=_NOT_LOOKED_AT)
+            parts += snapshot.parts
+            if snapshot.restore is not None:
+                self._containers.append((path, value, snapshot.restore))
+        return parts
 
     def restore(self) -> None:
         """Restore all containers; classes come before their instances, whose layout depends on their bases."""

@@ -334,7 +334,7 @@ class ReplayCheck:
         if call.uninitialised:
             self._uninitialised += 1
             return True
-        with_gradients, *_ = self._recording.ambient.rows[call.ambient]
+        with_gradients = self._recording.ambient.rows[call.ambient][0]
         if not with_gradients:
             (self._made_without_grad if call.group is None else self._made_in_group).add(value.slot)
         self._score.checked += 1
