@@ -7,6 +7,7 @@ and features.  So an effect that shows in a crop shows in the whole call, at alm
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -66,6 +67,24 @@ def _rows(call: Call, tensors: Tensors) -> Tensors | None:
     if any("." in path for path in tensors):
         return None
     return {path: _first(tensor, *range(tensor.dim() - 1)) for path, tensor in tensors.items()}
+
+
+def _pool(call: Call, tensors: Tensors) -> Tensors | None:
+    """Take the first channel of the first image: each channel is pooled by itself."""
+    dims = int(_DIGIT.findall(call.info.layer_type)[0])
+    return {path: _first(image, *range(image.dim() - dims)) for path, image in tensors.items()}
+
+
+_DIGIT = re.compile(r"\d")
+
+
+def _softmax(call: Call, tensors: Tensors) -> Tensors | None:
+    """Take the first row in the dimension that is normalised."""
+    dim = call.kwargs.get("dim", call.args[1] if len(call.args) > 1 else None)
+    if type(dim) is not int:
+        return None
+    rows = {path: [other for other in range(row.dim()) if other != dim % row.dim()] for path, row in tensors.items()}
+    return {path: _first(row, *rows[path]) for path, row in tensors.items()}
 
 
 def _by_parameter(names: tuple[str, ...], tensors: Tensors) -> Tensors | None:
@@ -200,11 +219,15 @@ def _fused_attention(call: Call, tensors: Tensors) -> Tensors | None:
 
 _IS_CAUSAL = 5
 _BY_QUERY = ("query", "attn_mask")
+_POOLS = ("avg", "max", "adaptive_avg", "adaptive_max")
 _CROPS: dict[str, Callable[[Call, Tensors], Tensors | None]] = {
     **dict.fromkeys(ELEMENTWISE, _rows),
     **dict.fromkeys(["conv1d", "conv2d", "conv3d"], _conv),
     **dict.fromkeys(["matmul", "bmm", "mm"], _matmul),
     **dict.fromkeys(["native_multi_head_attention", "transformer_encoder_layer_fwd"], _fused_attention),
+    **dict.fromkeys([f"{kind}_pool{dims}d" for kind in _POOLS for dims in (1, 2, 3)], _pool),
+    "max_pool2d_with_indices": _pool,
+    **dict.fromkeys(["softmax", "log_softmax"], _softmax),
     "linear": _linear,
     "batch_norm": _batch_norm,
     "layer_norm": _layer_norm,

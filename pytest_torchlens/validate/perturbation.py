@@ -58,7 +58,7 @@ class Perturbation:
         edges = () if call.info.bookkeeping else values_read(call)
         self._score.checked += len(edges)
         self.open_edges = list(range(len(edges)))
-        if not crop or sum([value.nbytes for _, value in edges]) <= _SMALL:
+        if not crop or sum([value.nbytes for _, value in edges]) <= _SMALL or _returns_its_argument(call):
             return
         tensors = {path: player.at(value.slot) for path, value in edges}
         parts = crop_of(call, tensors) if len(tensors) == len(edges) else None
@@ -143,6 +143,12 @@ class Perturbation:
         if complete or not verdict.status.ok:
             return verdict
         return dataclasses.replace(verdict, status=Status.NOT_RUN, reason="the replay did not come to the end")
+
+
+def _returns_its_argument(call: Call) -> bool:
+    """Return whether a call gave back its first argument itself, as dropout does in evaluation: `after` sees that."""
+    slots = [value.slot for _, value in values_read(call)]
+    return not call.writes and [value.slot for value in call.outputs] == slots
 
 
 def _values(recording: Recording, *kinds: str) -> set[int]:

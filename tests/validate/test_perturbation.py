@@ -11,9 +11,13 @@ from torch.autograd import forward_ad
 
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import fingerprint
+from pytest_torchlens.capture import record
+from pytest_torchlens.capture.calls import values_read
 from pytest_torchlens.capture.functions import info_of
+from pytest_torchlens.capture.leaves import tensors as tensors_in
 from pytest_torchlens.validate import validate
 from pytest_torchlens.validate.crop import channels_apart
+from pytest_torchlens.validate.crop import crop_of
 from pytest_torchlens.validate.crop import differing
 from pytest_torchlens.validate.crop import replaced
 from pytest_torchlens.validate.noise import Noise
@@ -352,6 +356,46 @@ def test_what_a_normalisation_ignores_is_found_with_all_arguments_changed_at_onc
     part = perturbed(normalised(torch.zeros(12)), IMAGE)
     assert part.failures == ()
     assert part.exempt == {"multiplied by zero": 2}  # image and mean; a variance below zero gives NaN
+
+
+CROPPED = {
+    "max_pool2d": lambda x: F.max_pool2d(x, 3, 2, 1),
+    "max_pool2d, with indices": lambda x: F.max_pool2d(x, 2, return_indices=True)[0],
+    "max_pool2d, one image": lambda x: F.max_pool2d(x[0], 3),
+    "avg_pool1d": lambda x: F.avg_pool1d(x[0], 2),
+    "avg_pool2d": lambda x: F.avg_pool2d(x, 2),
+    "adaptive_avg_pool2d": lambda x: F.adaptive_avg_pool2d(x, (3, 1)),
+    "adaptive_max_pool2d": lambda x: F.adaptive_max_pool2d(x, 2),
+    "softmax": lambda x: F.softmax(x, -1),
+    "softmax, over channels": lambda x: F.softmax(x, dim=1),
+    "log_softmax": lambda x: F.log_softmax(x, 2),
+}
+
+
+@pytest.mark.parametrize("forward", CROPPED.values(), ids=CROPPED)
+def test_a_crop_of_a_call_gives_that_part_of_its_result(forward):
+    x = torch.rand(2, 12, 16, 16)
+    recording = record(Function(forward), (x,), keep="all")
+    call = recording.calls[-1]
+    tensors = {path: value.tensor for path, value in values_read(call)}
+    cropped = crop_of(call, tensors)
+    assert 0 < cropped["0"].numel() <= tensors["0"].numel() / 12
+    args = tuple(cropped.get(str(place), arg) for place, arg in enumerate(call.args))
+    parts = call.info.func(*args, **call.kwargs)
+    for part, whole in zip(tensors_in(parts), (value.tensor for value in call.outputs), strict=True):
+        torch.testing.assert_close(part, whole[tuple(map(slice, part.shape))])
+
+
+@pytest.mark.parametrize("forward", CROPPED.values(), ids=CROPPED)
+def test_a_call_of_which_a_crop_suffices_has_no_failures(forward):
+    part = perturbed(forward, torch.rand(2, 12, 16, 16))
+    assert (part.failures, part.exempt) == ((), {})
+
+
+def test_a_call_that_returns_its_argument_is_not_run_again(runs):
+    part = perturbed(lambda x: F.dropout(x * 2, training=False), IMAGE)
+    assert (part.failures, part.exempt) == ((), {})
+    assert runs.count("dropout") == 1
 
 
 @pytest.mark.parametrize("name", NAMES)
