@@ -24,7 +24,6 @@ MUTANTS = (
     Mutant("validate/noise.py", "for number in (largest, -largest, 0.0):", "for number in (largest, -largest):"),
     Mutant("validate/noise.py", "if low != high:", "if low == high:"),
     Mutant("validate/invariants.py", "elif place[id(parent)] >= index:", "elif place[id(parent)] > index:"),
-    Mutant("validate/invariants.py", "elif (id(parent), id(node)) not in listed:", "elif False:"),
     Mutant("validate/state.py", "and not any(map(_has_gradient, self._tensors))", ""),
     Mutant("validate/state.py", "if not (are_plain and autograd.is_plain_leaf):", "if not are_plain:"),
     Mutant("validate/invariants.py", "if known != len(arguments):", "if known < len(arguments):"),
