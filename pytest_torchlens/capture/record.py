@@ -71,6 +71,7 @@ def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
     seed: int | None = None,
     watch: bool = False,
     thorough: bool = False,
+    parameters_too: bool = False,
     exhaust: bool = False,
     on_start: Callable[[Recording], object] | None = None,
 ) -> Recording:
@@ -97,6 +98,8 @@ def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
     thorough
         Whether to find unrecorded writes to parameters too, by a fingerprint of each parameter that is read, and to
         note the circumstances of calls under modes.
+    parameters_too
+        Whether each parameter gets a fingerprint when it is first read; `thorough` does so too.
     exhaust
         Whether to run a generator that the model returns to its end; the recorded output is then the list of what it
         yields.  Otherwise it is returned as it is, and `Recording.untraced` reports it.
@@ -117,7 +120,7 @@ def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
     _check_seed(seed)
     check_thread(model)
     one = OnePass(model, args, kwargs, keep=keep, seed=seed)
-    one.add_checks(watch=watch, thorough=thorough)
+    one.add_checks(watch=watch, thorough=thorough, parameters_too=parameters_too)
     if seed is not None:
         seed_all(seed)
     if on_start is not None:
@@ -168,17 +171,19 @@ class OnePass:
                 self.tracer.table.add_source(tensor, kind_of, name)
 
     @dispatch_modes_removed()
-    def add_checks(self, *, watch: bool, thorough: bool) -> None:
-        """Set whether to watch the dispatcher, and whether to take fingerprints of parameters and under modes."""
+    def add_checks(self, *, watch: bool, thorough: bool, parameters_too: bool = False) -> None:
+        """Set whether to watch the dispatcher, and of what to take fingerprints, as `record` does."""
         self._watch = self.tracer.watch = dispatch_watch(self.tracer) if watch else None
         self.tracer.table.makers = None if self._watch is None else self._watch.makers
         self.tracer.num_own_modes = int(watch)
-        self.tracer.table.parameters_too = self.tracer.thorough = thorough
-        if thorough:
-            with torch._C.DisableTorchFunction():
-                self._digests = self._members.digests()
-            for source in self.recording.sources:  # parameters that share memory are known already
-                source.value.digest = source.value.digest or self._digests.get(id(source.live), "")
+        self.tracer.thorough = thorough
+        self.tracer.table.parameters_too = thorough or parameters_too
+        with torch._C.DisableTorchFunction():
+            self._digests = self._members.digests() if thorough else {}
+            # parameters that share memory are known already
+            for source in self.recording.sources if self.tracer.table.parameters_too else ():
+                known = source.value.digest or self._digests.get(id(source.live))
+                source.value.digest = known or ("" if is_lazy(source.live) else fingerprint(source.live))
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
@@ -210,7 +215,7 @@ class OnePass:
         self.tracer.table.knows_fakes = True  # an output may be one
         with torch._C.DisableTorchFunction():
             recording.outputs = [(path, self.tracer.table.read(tensor)) for path, tensor in walk(output)]
-            _check_sources(recording)
+            _check_sources(recording, self.tracer.thorough)
             recording.silent_writes += self._changed_before_read()
         recording.slots = self.tracer.table.slots
         recording.untraced += _unfinished_outputs(output)
@@ -366,19 +371,21 @@ def seed_all(seed: int) -> None:
     np.random.seed(seed % 2**32)  # noqa: NPY002 - models draw from the global generator
 
 
-def _check_sources(recording: Recording) -> None:
-    """Note the final state of sources that calls overwrote, and the sources that changed without a recorded write."""
+def _check_sources(recording: Recording, thorough: bool) -> None:
+    """Note the final state of sources that calls overwrote, and the sources that changed without a recorded write.
+
+    Unless it is to be `thorough`, the version counters of parameters tell whether they did.
+    """
     after = recording.digests_after
     for source in recording.sources:
         if source.written:
             after[id(source.live)] = source.final = fingerprint(source.live)
-    recording.silent_writes = [source.label for source in recording.sources if _changed_silently(source, after)]
+    sources = [source for source in recording.sources if not source.written]
+    recording.silent_writes = [source.label for source in sources if _changed_silently(source, after, thorough)]
 
 
-def _changed_silently(source: Source, after: dict[int, str]) -> bool:
-    if source.written:
-        return False
-    if source.kind == "parameter" and not source.value.digest:
+def _changed_silently(source: Source, after: dict[int, str], thorough: bool) -> bool:
+    if source.kind == "parameter" and not (thorough and source.value.digest):
         return source.version >= 0 and source.live._version != source.version
     if source.wrapper is not None and source.wrapper.tensors:
         return digest_of_wrapper(source.wrapper.tensors) != source.value.fingerprint

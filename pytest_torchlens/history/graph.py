@@ -57,6 +57,9 @@ class Node:
         Whether a condition of the model's code read its value, and whether it serves only conditions.
     passes, pass_num
         All operations of its layer in execution order, itself included, and which of them it is, from 1.
+    layer_label, label_w_pass, label
+        ``"conv2d_3_7"``; with the number of the pass, ``"conv2d_3_7:1"``; and the one of these that is its own: with
+        the pass if its layer has several.
     """
 
     __slots__ = (
@@ -68,6 +71,8 @@ class Node:
         "in_cond_branch",
         "is_condition",
         "kind",
+        "label",
+        "label_w_pass",
         "layer_label",
         "layer_total_num",
         "layer_type",
@@ -103,20 +108,10 @@ class Node:
         self.passes: list[Node] = [self]
         self.pass_num = 1
         self.layer_type = ""
-        self.layer_label = ""
+        self.layer_label = self.label_w_pass = self.label = ""
         self.layer_type_num = 0
         self.layer_total_num = -1
         self.operation_num = -1
-
-    @property
-    def label_w_pass(self) -> str:
-        """Label of the layer and number of the pass: ``"conv2d_3_7:1"``."""
-        return f"{self.layer_label}:{self.pass_num}"
-
-    @property
-    def label(self) -> str:
-        """Label of this operation: with its pass if its layer has several."""
-        return f"{self.layer_label}:{self.pass_num}" if len(self.passes) > 1 else self.layer_label
 
 
 def build_nodes(recording: Recording) -> list[Node]:

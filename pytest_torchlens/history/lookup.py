@@ -137,14 +137,14 @@ class Lookup(Generic[Thing]):
         IndexError
             If an index is beyond the saved layers.
         """
+        if type(key) is str and len(matches := self._by_key(key)) == 1:  # nearly always
+            return [matches[0].thing]
         key = valid_key(key)
         if isinstance(key, int):
             if not -len(self._saved) <= key < len(self._saved):
                 raise IndexError(f"layer {key} is out of range: {len(self._saved)} layers are saved")
             return [self._saved[key]]
         matches = self._by_key(key)
-        if len(matches) == 1:
-            return [matches[0].thing]
         if not matches:
             raise unknown_key_error(key, self._keys)
         if labels := self._ambiguous_labels(key):
@@ -154,7 +154,7 @@ class Lookup(Generic[Thing]):
     def __contains__(self, key: object) -> bool:
         """Return whether `key` names one operation or layer."""
         try:
-            return is_key(key) and bool(self.find(valid_key(key)))
+            return bool(self.find(valid_key(key)))
         except (LookupKeyError, IndexError):
             return False
 

@@ -14,6 +14,7 @@ import torch
 
 from pytest_torchlens.capture import Aliased
 from pytest_torchlens.capture import Value
+from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.leaves import ATOMS
 from pytest_torchlens.capture.leaves import UnpackedObject
 from pytest_torchlens.capture.leaves import substitute
@@ -54,6 +55,8 @@ def assign_labels(nodes: list[Node], layers: list[list[Node]] | None = None) -> 
             node.layer_total_num = total if numbered else -1
             total += numbered
         node.layer_label = label_of(node)
+        node.label_w_pass = f"{node.layer_label}:{node.pass_num}"
+        node.label = node.label_w_pass if len(node.passes) > 1 else node.layer_label
 
 
 def type_of(node: Node) -> str:
@@ -76,13 +79,19 @@ LookupKeys = tuple[str | int, ...]
 
 def fields_of(node: Node, modules: Modules, lookup_keys: LookupKeys) -> dict[str, Any]:
     """Return the fields of a node's `Operation` by name."""
-    fields = _identity(node, lookup_keys)
+    fields = _BLANK.copy()  # with all names: none has to be added, which is slow
+    fields.update(_identity(node, lookup_keys))
     fields.update(_tensor(node))
-    fields.update(_call(node))
-    fields.update(_parameters(node))
+    if node.call is not None:
+        fields.update(_call(node, node.call))
+    if node.parameters:
+        fields.update(_parameters(node))
     fields.update(_graph(node))
     fields.update(_modules(node, modules))
     return fields
+
+
+_BLANK: dict[str, Any] = {name: field.default for name, field in Operation.__dataclass_fields__.items()}
 
 
 def graph_entry(node: Node) -> GraphEntry:
@@ -142,10 +151,7 @@ def _tensor(node: Node) -> dict[str, Any]:
     }
 
 
-def _call(node: Node) -> dict[str, Any]:
-    call = node.call
-    if call is None:
-        return _NO_CALL
+def _call(node: Node, call: Call) -> dict[str, Any]:
     several, place = len(call.outputs) > 1, source_place(call)
     return {
         "func_applied_name": call.info.name,
@@ -162,16 +168,6 @@ def _call(node: Node) -> dict[str, Any]:
         "source_line": str(place or ""),
         "source_place": place,
     }
-
-
-_NO_CALL = {
-    name: Operation.__dataclass_fields__[name].default
-    for name in (
-        *("func_applied_name", "func_time_elapsed", "func_position_args_non_tensor", "func_keyword_args_non_tensor"),
-        *("function_is_inplace", "function_is_random", "gradfunc_name", "is_part_of_iterable_output"),
-        *("iterable_output_index", "composite", "steps", "source_line", "source_place"),
-    )
-}
 
 
 _LONGEST_TEXT = 200
@@ -202,8 +198,6 @@ def _tilde_for_tensor(leaf: Any) -> Any:
 
 
 def _parameters(node: Node) -> dict[str, Any]:
-    if not node.parameters:
-        return _NO_PARAMETERS
     sources = list({source.name: source for source in node.parameters}.values())
     return {
         "computed_with_params": bool(sources),
@@ -214,15 +208,6 @@ def _parameters(node: Node) -> dict[str, Any]:
         "num_params_trainable": sum(source.value.shape.numel() for source in sources if source.value.requires_grad),
         "parent_params_fsize": sum(source.value.nbytes for source in sources),
     }
-
-
-_NO_PARAMETERS = {
-    name: Operation.__dataclass_fields__[name].default
-    for name in (
-        *("computed_with_params", "num_param_tensors", "parent_param_addresses", "parent_param_shapes"),
-        *("num_params_total", "num_params_trainable", "parent_params_fsize"),
-    )
-}
 
 
 def _graph(node: Node) -> dict[str, Any]:

@@ -50,10 +50,11 @@ def frames(call: Call | Escape) -> Iterator[tuple[CodeType, int]]:
 
 def model_frames(call: Call | Escape) -> Iterator[tuple[CodeType, int]]:
     """Yield code and instruction of each frame of the model's code, from the call outward."""
-    yield from model_frames_of(call.frames)
-    if call.module is not None:
-        for module_call in call.module.stack():
-            yield from model_frames_of(module_call.frames)
+    around = () if call.module is None else call.module.stack()
+    for call_frames in (call.frames, *[module_call.frames for module_call in around]):
+        for code, at in all_frames_of(call_frames):
+            if is_model_code(code):
+                yield code, at
 
 
 def model_frames_of(call_frames: Frames) -> Iterator[tuple[CodeType, int]]:
@@ -74,13 +75,18 @@ def all_frames_of(call_frames: Frames) -> Iterator[tuple[CodeType, int]]:
 
 def by_identity(call_frames: Frames) -> tuple[int, ...]:
     """Return frames as a key that compares code by identity: the equality of code objects compares all their bytes."""
-    return tuple([part if type(part) is int else id(part) for part in call_frames])
+    return (*map(id, call_frames[::2]), *call_frames[1::2])  # type: ignore[arg-type]
 
 
 def is_model_code(code: CodeType) -> bool:
     """Return whether code is the model's (or a library's other than PyTorch)."""
     name = code.co_filename
-    return has_source(name) if name.startswith("<") else not name.startswith(_NOT_THE_MODEL)
+    return has_source(name) if name.startswith("<") else _is_outside_torch(name)
+
+
+@functools.lru_cache(4096)
+def _is_outside_torch(filename: str) -> bool:
+    return not filename.startswith(_NOT_THE_MODEL)
 
 
 def has_source(filename: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-from collections.abc import Callable
+import operator
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -78,40 +78,40 @@ class HistoryView(abc.ABC):
     @property
     def input_layers(self) -> list[str]:
         """Labels of the model's input tensors."""
-        return self._labels(lambda op: op.is_input_layer)
+        return self._labels("is_input_layer")
 
     @property
     def output_layers(self) -> list[str]:
         """Labels of the model's output tensors."""
-        return self._labels(lambda op: op.is_output_layer)
+        return self._labels("is_output_layer")
 
     @property
     def buffer_layers(self) -> list[str]:
         """Labels of the buffers that operations read."""
-        return self._labels(lambda op: op.is_buffer_layer)
+        return self._labels("is_buffer_layer")
 
     @property
     def constant_layers(self) -> list[str]:
         """Labels of tensors of unknown origin."""
-        return self._labels(lambda op: op.is_constant)
+        return self._labels("is_constant")
 
     @property
     def internally_initialized_layers(self) -> list[str]:
         """Labels of the operations that make a tensor from no other tensor, as `torch.rand` does."""
-        return self._labels(lambda op: op.initialized_inside_model)
+        return self._labels("initialized_inside_model")
 
     @property
     def internally_terminated_bool_layers(self) -> list[str]:
         """Labels of the operations that give a single truth value which no operation reads."""
-        return self._labels(lambda op: op.is_terminal_bool_layer)
+        return self._labels("is_terminal_bool_layer")
 
     @property
     def layers_computed_with_params(self) -> list[str]:
         """Labels of the operations with parameters among their arguments."""
-        return self._labels(lambda op: op.computed_with_params)
+        return self._labels("computed_with_params")
 
-    def _labels(self, wanted: Callable[[LoggedOperation], bool]) -> list[str]:
-        return [op.label for op in self.operations if wanted(op)]
+    def _labels(self, flag: str) -> list[str]:
+        return [op.label for op in filter(operator.attrgetter(flag), self.operations)]
 
     @property
     def module_addresses(self) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from pytest_torchlens.records import Operation
@@ -45,6 +46,7 @@ class Walks:
         self._inputs = [op.label for op in operations if op.is_input_layer]
         self._outputs = [op.label for op in operations if op.is_output_layer]
         self._initialized = {op.label for op in operations if op.initialized_inside_model}
+        self._labels_by_bits: dict[int, Labels] = {}
 
     def __contains__(self, label: object) -> bool:
         """Return whether there is an operation with this label."""
@@ -136,13 +138,11 @@ class Walks:
         return tuple(sorted({*labels} - {label}, key=self._order.__getitem__))
 
     def _labels_of_bits(self, bits: int) -> Labels:
-        """Return the labels at the indices of the bits that are set."""
-        labels = []
-        while bits:
-            lowest = bits & -bits
-            labels.append(self._labels[lowest.bit_length() - 1])
-            bits ^= lowest
-        return tuple(labels)
+        """Return the labels at the indices of the bits that are set; neighbours often have the same bits."""
+        labels = self._labels_by_bits.get(bits)
+        if labels is None:
+            labels = self._labels_by_bits[bits] = tuple([self._labels[index] for index in _indices(bits)])
+        return labels
 
     @functools.cached_property
     def _initialized_bits(self) -> int:
@@ -160,10 +160,13 @@ class Walks:
     def _bits_of_marked(self, order: list[str], sources: dict[str, Labels], marked: set[str]) -> dict[str, int]:
         """Return for each label the indices of the marked labels that lead to it, as the bits of a number."""
         bits: dict[str, int] = {}
+        bit_of = {label: 1 << self._order[label] for label in marked}
         for label in order:
             own_bits = 0
             for source in sources[label]:
-                own_bits |= bits[source] | (1 << self._order[source] if source in marked else 0)
+                own_bits |= bits[source]
+                if source in bit_of:
+                    own_bits |= bit_of[source]
             bits[label] = own_bits
         return bits
 
@@ -180,6 +183,16 @@ class Walks:
         distances: dict[str, tuple[int, int]] = dict.fromkeys(starts, (0, 0))
         for label in order:
             before = [distances[source] for source in sources[label] if source in distances]
-            if before and label not in distances:
-                distances[label] = min([near for near, _ in before]) + 1, max([far for _, far in before]) + 1
+            if not before or label in distances:
+                continue
+            near, far = before[0] if len(before) == 1 else (min(before)[0], max([most for _, most in before]))
+            distances[label] = near + 1, far + 1
         return distances
+
+
+def _indices(bits: int) -> Iterator[int]:
+    """Yield the indices of the bits that are set, the lowest first."""
+    while bits:
+        lowest = bits & -bits
+        yield lowest.bit_length() - 1
+        bits ^= lowest

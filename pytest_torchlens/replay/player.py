@@ -26,6 +26,7 @@ from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import ambient
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture import fingerprint
+from pytest_torchlens.capture.calls import values_read
 from pytest_torchlens.capture.functions import is_of_torch
 from pytest_torchlens.capture.leaves import ATOMS
 from pytest_torchlens.capture.leaves import UnpackedObject
@@ -122,7 +123,7 @@ class Player:
 
     def missing_arguments(self, call: Call) -> list[str]:
         """Return the paths of arguments that do not exist: no call made them, or they were freed."""
-        return [path for path, read in edges_in(call) if value_of(read).slot not in self._tensors]
+        return [path for path, value in values_read(call) if value.slot not in self._tensors]
 
     def wrong_edges(self, call: Call) -> dict[str, list[int]]:
         """Return the arguments of a call with a wrong recorded parent, except the one that `wrong_base` checks.
@@ -130,16 +131,18 @@ class Player:
         For each path: the calls that overwrote the tensor though the record does not name them.  The list is empty if
         the tensor holds another value than recorded, or if the record names a write that did not happen.
         """
-        reads = [(path, read) for path, read in edges_in(call) if not self._holds(read) and not _is_base(call, read)]
+        holds = self._currents.is_unwritten
+        reads = [(path, read) for path, read in edges_in(call) if not holds(read) and not _is_base(call, read)]
         return self._wrong((path, read, self._tensors.get(value_of(read).slot)) for path, read in reads)
-
-    def _holds(self, read: Value | Aliased) -> bool:
-        """Return whether nothing was written to memory so far, and a slot holds just the value that is read."""
-        return type(read) is Value and self._currents.is_unwritten(read)
 
     def wrong_base(self, call: Call, outputs: tuple[torch.Tensor, ...]) -> dict[str, list[int]]:
         """Return the same for the first argument of a call that may have returned a view of it, after it has run."""
-        if not call.may_be_view or len(outputs) != 1:
+        if not (call.args and call.may_be_view) or len(outputs) != 1:
+            return {}
+        base = call.args[0]
+        if type(base) is Value and self._currents.is_unwritten(base):
+            if self._tensors[base.slot] is outputs[0]:
+                self._currents.note_view(call.outputs[0], base)
             return {}
         reads = [(path, read) for path, read in edges_in(call) if _is_base(call, read)]
         bases = [(path, read, self._tensors[value_of(read).slot]) for path, read in reads]
@@ -164,7 +167,7 @@ class Player:
         """Return a call's arguments with tensors in place of values: the current ones, or those of ``swap(value)``."""
         tensor_of = swap or (lambda value: self._tensors[value.slot])
         repacked: dict[int, Any] = {}
-        args = tuple([_filled(tensor_of, repacked, arg) for arg in call.args])
+        args = tuple([arg if type(arg) in ATOMS else _filled(tensor_of, repacked, arg) for arg in call.args])
         return args, {name: _filled(tensor_of, repacked, arg) for name, arg in call.kwargs.items()}
 
     def run(self, call: Call, arguments: Arguments) -> tuple[torch.Tensor, ...]:
@@ -172,7 +175,8 @@ class Player:
 
         The tuple is empty for a call that only overwrites its arguments.
         """
-        self._apply_settings(call.ambient)
+        if call.ambient != self._ambient:
+            self._apply_settings(call.ambient)
         if call.random is not None:
             generator = call.random.generator
             self._generators.setdefault(id(generator), (generator, generator.get_state()))
@@ -193,12 +197,14 @@ class Player:
         """Run call `number`; return the tensors it returned, to be stored, and the tensors for its recorded outputs."""
         former = {id(tensor): storage_key(tensor) for tensor in tensors(arguments)} if call.info.moves else {}
         code = self.recording.code_in_gradients.get(number)
-        kept = _elements_kept(call, arguments)
+        uninitialised = number in self.recording.uninitialised
+        kept = _elements_kept(call, arguments) if uninitialised else 0
         returned = self.run(call, arguments) if code is None else self._gradient(number, call, arguments, code)
         if call.info.moves:
             self._currents.follow_move(former[id(returned[0])], storage_key(returned[0]))
         outputs = self.outputs(call, returned)
-        self._fill_memory(number, outputs, kept)
+        if uninitialised:
+            self._fill_memory(number, outputs, kept)
         return returned, outputs
 
     def _gradient(
@@ -219,7 +225,7 @@ class Player:
 
     def _fill_memory(self, number: int, outputs: tuple[torch.Tensor, ...], kept: int) -> None:
         """Fill uninitialised memory of call `number`, after the elements that it kept, with its recorded contents."""
-        for output, contents in zip(outputs, self.recording.uninitialised.get(number, ()), strict=False):
+        for output, contents in zip(outputs, self.recording.uninitialised[number], strict=False):
             if not kept:
                 overwrite(output, contents)
             elif kept < output.numel():
@@ -247,10 +253,9 @@ class Player:
         return returned if call.returned else tuple([self._tensors[value.slot] for value in call.outputs])
 
     def _apply_settings(self, number: int) -> None:
-        if number != self._ambient:
-            self._settings.close()
-            self._settings.enter_context(ambient.in_force(self.recording.ambient.rows[number]))
-            self._ambient = number
+        self._settings.close()
+        self._settings.enter_context(ambient.in_force(self.recording.ambient.rows[number]))
+        self._ambient = number
 
 
 def _elements_kept(call: Call, arguments: Arguments) -> int:
@@ -337,9 +342,12 @@ def _last_uses(recording: Recording, numbers: Iterable[int]) -> dict[int, list[i
     last: dict[int, int] = {}
     for number in numbers:
         call = recording.calls[number]
-        read = [value_of(edge).slot for _, edge in edges_in(call)]
-        made = [value.slot for value in call.outputs]
-        last.update(dict.fromkeys([*read, *made, *call.writes], number))
+        for _, value in values_read(call):
+            last[value.slot] = number
+        for value in call.outputs:
+            last[value.slot] = number
+        for slot in call.writes:
+            last[slot] = number
     for _, output in recording.outputs:
         last.pop(value_of(output).slot, None)
     for source in recording.sources:
@@ -360,9 +368,9 @@ class CurrentValues:
         self._writes: dict[int, WriteLog] = {}
         self._bases: dict[int, Value] = {}
 
-    def is_unwritten(self, value: Value) -> bool:
-        """Return whether a slot holds a value, and no memory at all was written."""
-        return not self._writes and self._values.get(value.slot) is value
+    def is_unwritten(self, read: Value | Aliased) -> bool:
+        """Return whether nothing was written to memory so far, and a slot holds just the value that is read."""
+        return not self._writes and type(read) is Value and self._values.get(read.slot) is read
 
     def note_view(self, view: Value, base: Value) -> None:
         """Note that a value is that of a view of the tensor of `base`."""

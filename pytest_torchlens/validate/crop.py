@@ -6,6 +6,8 @@ and features.  So an effect that shows in a crop shows in the whole call, at alm
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -67,6 +69,24 @@ def _rows(call: Call, tensors: Tensors) -> Tensors | None:
     return {path: _first(tensor, *range(tensor.dim() - 1)) for path, tensor in tensors.items()}
 
 
+def _pool(call: Call, tensors: Tensors) -> Tensors | None:
+    """Take the first channel of the first image: each channel is pooled by itself."""
+    dims = int(_DIGIT.findall(call.info.layer_type)[0])
+    return {path: _first(image, *range(image.dim() - dims)) for path, image in tensors.items()}
+
+
+_DIGIT = re.compile(r"\d")
+
+
+def _softmax(call: Call, tensors: Tensors) -> Tensors | None:
+    """Take the first row in the dimension that is normalised."""
+    dim = call.kwargs.get("dim", call.args[1] if len(call.args) > 1 else None)
+    if type(dim) is not int:
+        return None
+    rows = {path: [other for other in range(row.dim()) if other != dim % row.dim()] for path, row in tensors.items()}
+    return {path: _first(row, *rows[path]) for path, row in tensors.items()}
+
+
 def _by_parameter(names: tuple[str, ...], tensors: Tensors) -> Tensors | None:
     """Return the tensors by the names of their parameters."""
     named = {names[int(path)] if path.isdigit() and int(path) < len(names) else path: path for path in tensors}
@@ -121,36 +141,56 @@ _DILATION, _GROUPS = 5, 6  # positions among the arguments of conv1d, conv2d and
 
 @_with_names("input", "running_mean", "running_var", "weight", "bias", "training", "momentum")
 def _batch_norm(call: Call, tensors: Tensors) -> Tensors | None:
-    """In evaluation, where each pixel is normalised by itself, take one pixel."""
+    """In evaluation, where each number is normalised by itself, take one pixel of some channels."""
     training = call.kwargs.get("training", call.args[5] if len(call.args) > _TRAINING else False)
     image = tensors["input"]
-    return None if training else tensors | {"input": _first(image, 0, *range(2, image.dim()))}
+    pixel = tensors | {"input": _first(image, 0, *range(2, image.dim()))}
+    return None if training else {name: _some_channels(tensor) for name, tensor in pixel.items()}
 
 
-_TRAINING = 5
-
-
-def channels_apart(call: Call, cropped: list[tuple[str, torch.Tensor]]) -> list[slice] | None:
-    """Return the channels in which to change each tensor of a cropped call, so that one run tells their effects apart.
-
-    In evaluation `batch_norm` computes each channel of the result from that channel of its arguments alone.  None for
-    any other function, and if there are fewer channels than tensors.
-    """
-    if call.info.layer_type != "batch_norm" or call.writes:
-        return None
-    channels = min([tensor.shape[_channel_dim(tensor)] for _, tensor in cropped], default=0)
-    if channels < len(cropped):
-        return None
-    return [slice(place, None, len(cropped)) for place in range(len(cropped))]
-
-
-def in_channels(tensor: torch.Tensor, channels: slice) -> torch.Tensor:
-    """Return the part of an image, or of a vector with a number for each channel, that is in these channels."""
-    return tensor[:, channels] if _channel_dim(tensor) else tensor[channels]
+def _some_channels(tensor: torch.Tensor) -> torch.Tensor:
+    dim = _channel_dim(tensor)
+    return tensor.narrow(dim, 0, min(_CHANNELS, tensor.shape[dim]))
 
 
 def _channel_dim(tensor: torch.Tensor) -> int:
     return int(tensor.dim() > 1)
+
+
+_TRAINING = 5
+_CHANNELS = 20  # they are far apart in memory
+
+
+def channels_apart(call: Call, cropped: list[tuple[str, torch.Tensor]]) -> torch.Tensor | None:
+    """Return, as a mask for each tensor of a cropped call, the channels in which to change it.
+
+    In evaluation `batch_norm` computes each channel of the result from that channel of its arguments alone, so one run
+    tells the effects of all tensors apart.  None for any other function, and if there are fewer channels than tensors.
+    """
+    if call.info.layer_type != "batch_norm" or call.writes:
+        return None
+    channels = {tensor.shape[_channel_dim(tensor)] for _, tensor in cropped}
+    if len(channels) != 1 or min(channels) < len(cropped):
+        return None
+    return _masks(len(cropped), min(channels), cropped[0][1].device)
+
+
+@functools.lru_cache(128)
+def _masks(count: int, channels: int, device: torch.device) -> torch.Tensor:
+    """Return `count` masks, of which each has another share of the channels."""
+    return torch.arange(channels, device=device) % count == torch.arange(count, device=device)[:, None]
+
+
+def replaced(tensor: torch.Tensor, channels: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Return an image, or a vector with a number for each channel, with the values of `other` in some channels."""
+    return torch.where(channels.view(-1, *[1] * (tensor.dim() - 2)), other, tensor)
+
+
+def differing(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor | None:
+    """Return in which elements, in order, two tensors have other bits; None if they are not of one kind."""
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return None
+    return (one.contiguous().view(torch.uint8) != other.contiguous().view(torch.uint8)).view(-1, one.itemsize).any(1)
 
 
 @_with_names("input", "normalized_shape", "weight", "bias")
@@ -190,11 +230,15 @@ def _fused_attention(call: Call, tensors: Tensors) -> Tensors | None:
 
 _IS_CAUSAL = 5
 _BY_QUERY = ("query", "attn_mask")
+_POOLS = ("avg", "max", "adaptive_avg", "adaptive_max")
 _CROPS: dict[str, Callable[[Call, Tensors], Tensors | None]] = {
     **dict.fromkeys(ELEMENTWISE, _rows),
     **dict.fromkeys(["conv1d", "conv2d", "conv3d"], _conv),
     **dict.fromkeys(["matmul", "bmm", "mm"], _matmul),
     **dict.fromkeys(["native_multi_head_attention", "transformer_encoder_layer_fwd"], _fused_attention),
+    **dict.fromkeys([f"{kind}_pool{dims}d" for kind in _POOLS for dims in (1, 2, 3)], _pool),
+    "max_pool2d_with_indices": _pool,
+    **dict.fromkeys(["softmax", "log_softmax"], _softmax),
     "linear": _linear,
     "batch_norm": _batch_norm,
     "layer_norm": _layer_norm,

@@ -82,7 +82,7 @@ class ExpectedFields:
         }
 
     def _of_calls(self) -> Columns:
-        made = list(zip((one.value for one in self._operations), self._calls, strict=True))
+        made = [(one.value, one.call) for one in self._operations]
         lines = ["" if call is None else self.lines.of(call) for call in self._calls]
         return {
             "func_applied_name": ["" if call is None else call.info.name for call in self._calls],
@@ -95,7 +95,8 @@ class ExpectedFields:
                 call.outputs.index(value) if call is not None and _is_of_several(call) else None for value, call in made
             ],
             "composite": [
-                "" if call is None else ".".join(reversed(list(_groups(call.group)))) for call in self._calls
+                "" if call is None or call.group is None else ".".join(reversed(list(_groups(call.group))))
+                for call in self._calls
             ],
             "steps": [() if call is None else _without_underscores(call.info.steps) for call in self._calls],
             "source_line": lines,
@@ -210,7 +211,8 @@ def _labels(operations: list[ExpectedOperation], keys: dict[int, tuple[str | int
 
 
 def _parameters(operations: list[ExpectedOperation]) -> Columns:
-    read = [{source.name: source.value for source in one.parameters} for one in operations]
+    none: dict[str, Value] = {}
+    read = [{source.name: source.value for source in one.parameters} if one.parameters else none for one in operations]
     sizes = [[(value.shape.numel(), value.requires_grad) for value in values.values()] for values in read]
     return {
         "computed_with_params": list(map(bool, read)),
@@ -259,6 +261,9 @@ def _texts(arguments: Any, given: tuple[str, ...]) -> tuple[str, ...]:
     found: list[str] = []
     for name, arg in arguments:
         if type(arg) is Value or type(arg) is Aliased:
+            continue
+        if type(arg) in _PLAIN:
+            found.append(f"{name}={arg!r}"[:_LONGEST])
             continue
         former = given[len(found)] if len(found) < len(given) else ""
         if _is_plain(arg, [_FEW]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections import defaultdict
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any
 
 from pytest_torchlens.capture import Recording
@@ -163,13 +164,16 @@ def _is_outside(call: ModuleCall, around: ModuleCall) -> bool:
 
 def history_labels(records: list[Operation]) -> dict[str, list[str]]:
     """Return the lists of labels that a history gives, by name."""
-    return {
-        "layer_list": [one.label for one in records if one.layer_total_num >= 0],
-        "input_layers": [one.label for one in records if one.is_input_layer],
-        "output_layers": [one.label for one in records if one.is_output_layer],
-        "buffer_layers": [one.label for one in records if one.is_buffer_layer],
-        "constant_layers": [one.label for one in records if one.is_constant],
-        "internally_initialized_layers": [one.label for one in records if one.initialized_inside_model],
-        "internally_terminated_bool_layers": [one.label for one in records if one.is_terminal_bool_layer],
-        "layers_computed_with_params": [one.label for one in records if one.computed_with_params],
-    }
+    by_flag = {name: [one.label for one in filter(attrgetter(flag), records)] for name, flag in _LISTS.items()}
+    return {"layer_list": [one.label for one in records if one.layer_total_num >= 0], **by_flag}
+
+
+_LISTS = {
+    "input_layers": "is_input_layer",
+    "output_layers": "is_output_layer",
+    "buffer_layers": "is_buffer_layer",
+    "constant_layers": "is_constant",
+    "internally_initialized_layers": "initialized_inside_model",
+    "internally_terminated_bool_layers": "is_terminal_bool_layer",
+    "layers_computed_with_params": "computed_with_params",
+}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import repeat
 from typing import Any
 
 from pytest_torchlens.capture import Aliased
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture.gradients import key_of
+from pytest_torchlens.capture.leaves import ATOMS
 from pytest_torchlens.capture.leaves import UnpackedObject
 from pytest_torchlens.capture.values import base_of
 from pytest_torchlens.history import LoggedOperation
@@ -46,17 +48,21 @@ def _operation_faults(history: ModelHistory, one: ExpectedOperation, record: Log
     state = call.random.state if call is not None and call.random is not None else None
     if record.func_rng_states is not state:
         yield "func_rng_states is not the state that was recorded before the call"
+    yield from _argument_faults(one, record)
+    saved = record.has_saved_activations
+    if saved and one.value.tensor is None and history.recording.stream is None:
+        yield "has_saved_activations is True, and there is no tensor"
+
+
+def _argument_faults(one: ExpectedOperation, record: LoggedOperation) -> Iterator[str]:
     names = {id(parent.value): parent.label for parent, _, write in one.parents if not write}
     if one.parameters:
         names |= {id(source.value): source.name for source in one.parameters}
-    args, kwargs = (call.args, call.kwargs) if call is not None else ((), {})
+    args, kwargs = (one.call.args, one.call.kwargs) if one.call is not None else ((), {})
     if not _is_named(args, record.creation_args, names):
         yield f"creation_args is {record.creation_args!r:.100}, the recorded call had others"
     if not _is_named(kwargs, record.creation_kwargs, names):
         yield f"creation_kwargs is {record.creation_kwargs!r:.100}, the recorded call had others"
-    saved = record.has_saved_activations
-    if saved and one.value.tensor is None and history.recording.stream is None:
-        yield "has_saved_activations is True, and there is no tensor"
 
 
 def found_by(history: ModelHistory, label: str) -> LoggedOperation | Layer | None:
@@ -72,10 +78,12 @@ def _is_named(template: Any, given: Any, names: dict[int, str]) -> bool:
     kind = type(template)
     if kind is Value or kind is Aliased:
         return bool(given == names.get(id(base_of(template)), "?"))
+    if kind in ATOMS:
+        return given is template
     if kind is UnpackedObject:
         return type(given) is type(template.original)
     if kind is list or kind is tuple:
-        return len(template) == len(given) and all(map(_is_named, template, given, [names] * len(template)))
+        return len(template) == len(given) and all(map(_is_named, template, given, repeat(names)))
     if kind is dict:
         return list(template) == list(given) and all(_is_named(template[name], given[name], names) for name in template)
     if kind is slice or isinstance(template, list | tuple | dict):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -13,30 +12,10 @@ from typing import Any
 from pytest_torchlens.history import LoggedOperation
 from pytest_torchlens.validate.expected_graph import ExpectedOperation
 
-_Neighbours = Callable[[ExpectedOperation], list[ExpectedOperation]]
+_Places = list[list[int]]
+"""The places of each operation's neighbours."""
 _Column = tuple[str, list[Any]]
 """The name of a property, and its value for each of some operations."""
-
-
-def _spans(order: Iterable[ExpectedOperation], before: _Neighbours, start: str) -> dict[int, tuple[int, int]]:
-    spans: dict[int, tuple[int, int]] = {}
-    for one in order:
-        near = [spans[id(other)] for other in before(one) if id(other) in spans]
-        if one.kind == start:
-            spans[id(one)] = (0, 0)
-        elif len(near) == 1:
-            spans[id(one)] = near[0][0] + 1, near[0][1] + 1
-        elif near:
-            spans[id(one)] = min([least for least, _ in near]) + 1, max([most for _, most in near]) + 1
-    return spans
-
-
-def _parents(one: ExpectedOperation) -> list[ExpectedOperation]:
-    return [parent for parent, _, _ in one.parents]
-
-
-def _children(one: ExpectedOperation) -> list[ExpectedOperation]:
-    return one.children
 
 
 def walk_faults(
@@ -47,21 +26,12 @@ def walk_faults(
     The answer to who the ancestors of one operation are is as long as the graph, so `most` steps are made.
     """
     every = max(1, len(operations) ** 2 // most)
-    some, find = operations[::every], _Relatives(operations)
-    relatives = list(map(find.of, some))
+    graph = _Graph(operations)
+    relatives = [graph.relatives(place) for place in range(0, len(operations), every)]
     columns = [(name, [answers[name] for answers in relatives]) for name in (relatives or [{}])[0]]
-    faults = list(_differences(_distances(operations), given))
+    faults = list(_differences(graph.distances(), given))
     faults += [(place * every, fault) for place, fault in _differences(columns, given[::every])]
     yield from ((operations[place], fault) for place, fault in sorted(faults, key=itemgetter(0)))
-
-
-def _distances(operations: list[ExpectedOperation]) -> Iterator[_Column]:
-    """Yield the fewest and the most steps from an input, and to an output."""
-    down, up = _spans(operations, _parents, "input"), _spans(reversed(operations), _children, "output")
-    for where, spans in (("from_input", down), ("from_output", up)):
-        found = [spans.get(id(one), (None, None)) for one in operations]
-        yield f"min_distance_{where}", [least for least, _ in found]
-        yield f"max_distance_{where}", [most for _, most in found]
 
 
 def _differences(columns: Iterable[_Column], given: list[LoggedOperation]) -> Iterator[tuple[int, str]]:
@@ -74,47 +44,81 @@ def _differences(columns: Iterable[_Column], given: list[LoggedOperation]) -> It
                     yield place, f"{name} is {answer!r:.100}, the edges give {right!r:.100}"
 
 
-class _Relatives:
-    """The operations that each one is related to; those that it reaches as the places of origins and ends."""
+class _Graph:
+    """The operations by place, and the places that each reaches."""
 
     def __init__(self, operations: list[ExpectedOperation]) -> None:
+        place = {id(one): at for at, one in enumerate(operations)}
         self._label = [one.label for one in operations]
-        self._made_inside = {place for place, one in enumerate(operations) if _is_made_inside(one)}
-        self._place = {id(one): number for number, one in enumerate(operations)}
-        self._origins = self._reachable(operations, _parents, lambda one: not one.parents)
-        self._ends = self._reachable(reversed(operations), _children, lambda one: one.kind == "output")
+        self._kinds = [one.kind for one in operations]
+        self._parents: _Places = [[place[id(parent)] for parent, _, _ in one.parents] for one in operations]
+        self._children: _Places = [[place[id(child)] for child in one.children] for one in operations]
+        self._onward = range(len(operations))
+        self._made_inside = {at for at, one in enumerate(operations) if _is_made_inside(one)}
+        begins = {at for at, parents in enumerate(self._parents) if not parents}
+        self._origins = _reachable(self._onward, self._parents, begins)
+        self._ends = _reachable(self._onward[::-1], self._children, self._of_kind("output"))
+        self._labels_of: dict[frozenset[int], tuple[str, ...]] = {}
 
-    def _reachable(
-        self, order: Iterable[ExpectedOperation], before: _Neighbours, counts: Callable[[ExpectedOperation], bool]
-    ) -> dict[int, frozenset[int]]:
-        found: dict[int, frozenset[int]] = {}
-        for one in order:
-            near = before(one)
-            own = [self._place[id(other)] for other in near if counts(other)]
-            if len(near) == 1 and not own:
-                found[id(one)] = found[id(near[0])]
-            else:
-                parts = {found[id(other)] for other in near}
-                found[id(one)] = next(iter(parts)) if len(parts) == 1 and not own else frozenset(own).union(*parts)
-        return found
+    def _of_kind(self, kind: str) -> set[int]:
+        return {at for at, one in enumerate(self._kinds) if one == kind}
 
-    def of(self, one: ExpectedOperation) -> dict[str, Any]:
-        """Return the labels of all relatives, by the names of the properties."""
-        origins, near = self._origins[id(one)], {id(parent): parent for parent in _parents(one)}.values()
+    def distances(self) -> Iterator[_Column]:
+        """Yield the fewest and the most steps from an input, and to an output."""
+        down = _spans(self._onward, self._parents, self._of_kind("input"))
+        up = _spans(self._onward[::-1], self._children, self._of_kind("output"))
+        for where, spans in (("from_input", down), ("from_output", up)):
+            yield f"min_distance_{where}", [span and span[0] for span in spans]
+            yield f"max_distance_{where}", [span and span[1] for span in spans]
+
+    def relatives(self, place: int) -> dict[str, Any]:
+        """Return the labels of all relatives of one operation, by the names of the properties."""
+        parents, children, origins = self._parents, self._children, self._origins[place]
+        near = dict.fromkeys(parents[place])
         return {
-            "sibling_layers": self._others(one, [child for parent in near for child in parent.children]),
-            "spouse_layers": self._others(one, [parent for child in one.children for parent in _parents(child)]),
+            "sibling_layers": self._labels({child for parent in near for child in children[parent]} - {place}),
+            "spouse_layers": self._labels({parent for child in children[place] for parent in parents[child]} - {place}),
             "orig_ancestors": self._labels(origins),
-            "output_descendants": self._labels(self._ends[id(one)]),
-            "internally_initialized_parents": tuple([parent.label for parent in near if _is_made_inside(parent)]),
+            "output_descendants": self._labels(self._ends[place]),
+            "internally_initialized_parents": tuple([self._label[at] for at in near if at in self._made_inside]),
             "internally_initialized_ancestors": self._labels(origins & self._made_inside),
         }
 
-    def _others(self, one: ExpectedOperation, found: list[ExpectedOperation]) -> tuple[str, ...]:
-        return self._labels({self._place[id(other)] for other in found} - {self._place[id(one)]})
-
     def _labels(self, places: Collection[int]) -> tuple[str, ...]:
-        return tuple([self._label[place] for place in sorted(places)])
+        """Return the labels at some places, in order; neighbours often reach the same ones."""
+        key = frozenset(places)
+        labels = self._labels_of.get(key)
+        if labels is None:
+            labels = self._labels_of[key] = tuple([self._label[place] for place in sorted(key)])
+        return labels
+
+
+def _spans(order: Iterable[int], before: _Places, starts: set[int]) -> list[tuple[int, int] | None]:
+    """Return for each place the fewest and the most steps from one of `starts`; None if there is no way."""
+    spans: list[tuple[int, int] | None] = [None] * len(before)
+    for place in order:
+        near = [span for span in map(spans.__getitem__, before[place]) if span is not None]
+        if place in starts:
+            spans[place] = (0, 0)
+        elif len(near) == 1:
+            spans[place] = near[0][0] + 1, near[0][1] + 1
+        elif near:
+            spans[place] = min([least for least, _ in near]) + 1, max([most for _, most in near]) + 1
+    return spans
+
+
+def _reachable(order: Iterable[int], before: _Places, wanted: set[int]) -> list[frozenset[int]]:
+    """Return for each place those of the `wanted` ones that lead to it."""
+    found: list[frozenset[int]] = [frozenset()] * len(before)
+    for place in order:
+        near = before[place]
+        own = wanted.intersection(near)
+        if len(near) == 1 and not own:
+            found[place] = found[near[0]]
+        else:
+            parts = {found[other] for other in near}
+            found[place] = next(iter(parts)) if len(parts) == 1 and not own else frozenset(own).union(*parts)
+    return found
 
 
 def _is_made_inside(one: ExpectedOperation) -> bool:

@@ -18,7 +18,8 @@ from pytest_torchlens.records import Status
 from pytest_torchlens.replay import Player
 from pytest_torchlens.validate.crop import channels_apart
 from pytest_torchlens.validate.crop import crop_of
-from pytest_torchlens.validate.crop import in_channels
+from pytest_torchlens.validate.crop import differing
+from pytest_torchlens.validate.crop import replaced
 from pytest_torchlens.validate.exemptions import Explainer
 from pytest_torchlens.validate.exemptions import is_gentle
 from pytest_torchlens.validate.exemptions import is_index
@@ -28,7 +29,6 @@ from pytest_torchlens.validate.score import Score
 from pytest_torchlens.validate.score import Where
 from pytest_torchlens.validate.trial import Trial
 from pytest_torchlens.validate.trial import places_in_result
-from pytest_torchlens.validate.trial import same
 from pytest_torchlens.validate.trial import shows_in_result
 
 _SMALL = 8192
@@ -58,7 +58,7 @@ class Perturbation:
         edges = () if call.info.bookkeeping else values_read(call)
         self._score.checked += len(edges)
         self.open_edges = list(range(len(edges)))
-        if not crop or sum([value.nbytes for _, value in edges]) <= _SMALL:
+        if not crop or sum([value.nbytes for _, value in edges]) <= _SMALL or _returns_its_argument(call):
             return
         tensors = {path: player.at(value.slot) for path, value in edges}
         parts = crop_of(call, tensors) if len(tensors) == len(edges) else None
@@ -104,23 +104,17 @@ class Perturbation:
         channels = channels_apart(trial.call, cropped)
         if channels is None or not trial.reference:
             return self.open_edges
-        changed = {place: self._changed_in(trial, place, one) for place, one in enumerate(channels)}
+        changed = {
+            place: replaced(tensor, channels[place], other)
+            for place, tensor in enumerate(trial.tensors)
+            for other in itertools.islice(self._variants(trial, place), 1)
+        }
         outcome = trial.outcome(changed)
-        if outcome is None:
+        differ = differing(outcome[0], trial.reference[0]) if outcome else None
+        if differ is None or len(differ) != channels.shape[1]:
             return self.open_edges
-        results = outcome[0], trial.reference[0]
-        return [
-            place
-            for place, one in enumerate(channels)
-            if same(*([in_channels(result, one).contiguous()] for result in results))
-        ]
-
-    def _changed_in(self, trial: Trial, place: int, channels: slice) -> torch.Tensor:
-        """Return an argument with the mildest other values in these channels."""
-        changed = trial.tensors[place].clone()
-        for other in itertools.islice(self._variants(trial, place), 1):
-            in_channels(changed, channels).copy_(in_channels(other, channels))
-        return changed
+        have_effect = (channels & differ).any(1).tolist()
+        return [place for place in self.open_edges if not have_effect[place]]
 
     def _variants(self, trial: Trial, place: int) -> Iterator[torch.Tensor]:
         tensor = trial.tensors[place]
@@ -149,6 +143,12 @@ class Perturbation:
         if complete or not verdict.status.ok:
             return verdict
         return dataclasses.replace(verdict, status=Status.NOT_RUN, reason="the replay did not come to the end")
+
+
+def _returns_its_argument(call: Call) -> bool:
+    """Return whether a call gave back its first argument itself, as dropout does in evaluation: `after` sees that."""
+    slots = [value.slot for _, value in values_read(call)]
+    return not call.writes and [value.slot for value in call.outputs] == slots
 
 
 def _values(recording: Recording, *kinds: str) -> set[int]:

@@ -6,6 +6,7 @@ files named ``expected_…`` the fields.  A finding names the operation and the 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from itertools import pairwise
@@ -143,11 +144,14 @@ class RecordCheck:
     ) -> Iterator[Finding]:
         operations, logged = graph.operations, self._history.operations
         faults: list[tuple[int, str]] = []
-        for name, expected in fields.columns(lookup_keys(operations, listed), record.operations):
-            self.compared += len(expected)
-            faults += _differences(name, expected, operations, record.operations, logged)
+        columns = dict(fields.columns(lookup_keys(operations, listed), record.operations))
+        self.compared += len(columns) * len(operations)
+        forms = [_transposed(records, columns) for records in (record.operations, logged)]
+        for name, *given in zip(columns, *forms, strict=True):
+            faults += _differences(name, columns[name], operations, *given)
         total = sum(one.is_numbered for one in operations)
-        faults += _differences("operations_total", [total] * len(operations), operations, logged)
+        totals = tuple(map(attrgetter("operations_total"), logged))
+        faults += _differences("operations_total", [total] * len(operations), operations, totals)
         yield from ((operations[place].label, problem) for place, problem in sorted(faults, key=itemgetter(0)))
 
     def _whole(self, record: HistoryRecord, graph: ExpectedGraph, saved: set[int]) -> Iterator[Finding]:
@@ -180,15 +184,19 @@ def _as_listed(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _transposed(records: Sequence[Operation], names: Iterable[str]) -> Iterator[tuple[Any, ...]]:
+    """Yield the values of each field in all records."""
+    return zip(*map(itemgetter(*names), map(vars, records)), strict=True)
+
+
 _OF_THE_CALL = ("tensor", "func", "gradfunc", "iterable", "composite", "steps", "source_line", "fingerprint")
 
 
 def _differences(
-    name: str, expected: list[Any], operations: list[ExpectedOperation], *forms: Sequence[Operation]
+    name: str, expected: list[Any], operations: list[ExpectedOperation], *columns: tuple[Any, ...]
 ) -> Iterator[tuple[int, str]]:
     """Yield the places where a field is not what is expected, in one of the forms of the records that users get."""
-    columns = [list(map(attrgetter(name), records)) for records in forms]
-    if all(one == other for one, other in pairwise([*columns, expected])):
+    if all(one == other for one, other in pairwise([*columns, tuple(expected)])):
         return
     for place, (one, right, *given) in enumerate(zip(operations, expected, *columns, strict=True)):
         witness = "the recorded call gave" if one.call and name.startswith(_OF_THE_CALL) else "the recording gives"

@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import math
+import operator
 import time
 from collections.abc import Callable
 from collections.abc import Collection
@@ -33,6 +35,7 @@ from pytest_torchlens.replay import Player
 from pytest_torchlens.replay.calls import Listener
 from pytest_torchlens.replay.calls import mode_of
 from pytest_torchlens.replay.calls import notifies
+from pytest_torchlens.replay.player import Arguments
 from pytest_torchlens.validate.causes import around_first_difference
 from pytest_torchlens.validate.causes import likely_cause
 from pytest_torchlens.validate.perturbation import Perturbation
@@ -110,7 +113,7 @@ class Replay:
         """Replay, and return the parts' verdicts; `returned` has the fingerprints of the model's outputs."""
         self._check.sources()
         with _preserve_generators(), torch._C.DisableTorchFunction(), Player(self._recording) as player:
-            complete = all(self._step(player, number, call) for number, call in enumerate(self._recording.calls))
+            complete = all(map(self._step, itertools.repeat(player), itertools.count(), self._recording.calls))
             if complete:
                 self._check.outputs(player, returned)
                 self._check.final_states(player)
@@ -158,8 +161,7 @@ class Replay:
             if call.info.draws and call.random is None:  # if it draws after all, it must draw other numbers
                 reseed(_OTHER_SEED)
             arguments = player.arguments(call)
-            with mode_of(self.listener if self._with_mode else None):
-                returned, outputs = player.play(number, call, arguments)
+            returned, outputs = self._play(player, number, call, arguments)
             self._check.writes(number, call, player, returned)
         except Exception as error:  # noqa: BLE001 - reported as that call's failure
             self._check.report_error(number, error)
@@ -172,6 +174,14 @@ class Replay:
             return False
         player.store(number, call, returned)
         return True
+
+    def _play(
+        self, player: Player, number: int, call: Call, arguments: Arguments
+    ) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+        if self.listener is None or not self._with_mode:
+            return player.play(number, call, arguments)
+        with mode_of(self.listener):
+            return player.play(number, call, arguments)
 
     def _notify(self, notify: Callable[[Listener], None]) -> None:
         """Notify the listener; what it raises is not the call's failure."""
@@ -324,7 +334,7 @@ class ReplayCheck:
         if call.uninitialised:
             self._uninitialised += 1
             return True
-        with_gradients, *_ = self._recording.ambient.rows[call.ambient]
+        with_gradients = self._recording.ambient.rows[call.ambient][0]
         if not with_gradients:
             (self._made_without_grad if call.group is None else self._made_in_group).add(value.slot)
         self._score.checked += 1
@@ -332,7 +342,7 @@ class ReplayCheck:
         if replayed.requires_grad != value.requires_grad and self._is_flagged(call, value, tensor, with_gradients):
             self._flagged.add(value.slot)
             replayed.requires_grad = value.requires_grad
-        if not _same_facts(replayed, value):
+        if _facts(replayed) != _facts(value):
             self._fail(number, f"the replay gave {_difference(replayed, value)} was recorded", self._cause(number))
             return True
         if value.digest == "" or _is_fake(value.digest):
@@ -444,30 +454,21 @@ def _accept_if_close(value: Value, tensor: torch.Tensor) -> bool:
     return True
 
 
-def _facts(value: Value) -> tuple[object, ...]:
-    """Return the recorded facts about a tensor other than its values, in the order of `_FACTS`."""
-    return (value.dtype, value.shape), value.device, value.nbytes, value.stride, value.requires_grad
-
-
-def _same_facts(one: Value, other: Value) -> bool:
-    """Return whether the facts of two values are equal, with the cheapest look at each."""
-    return (
-        one.dtype is other.dtype
-        and one.nbytes == other.nbytes
-        and one.requires_grad == other.requires_grad
-        and one.device == other.device
-        and one.shape == other.shape
-        and ((one.contiguous and other.contiguous) or one.stride == other.stride)
-    )
-
-
-_FACTS = ("a tensor", "device", "bytes", "strides", "requires_grad")
+_FACTS = {
+    "a tensor": ("dtype", "shape"),
+    "device": ("device",),
+    "bytes": ("nbytes",),
+    "strides": ("stride",),
+    "requires_grad": ("requires_grad",),
+}
+"""The recorded facts about a tensor other than its values, by name, with the attributes of a `Value` that have them."""
+_facts = operator.attrgetter(*itertools.chain(*_FACTS.values()))
 
 
 def _difference(replayed: Value, recorded: Value) -> str:
     """Return the facts about a replayed tensor that differ, and the recorded ones: ``"bytes 4 where 8"``."""
-    facts = zip(_FACTS, _facts(replayed), _facts(recorded), strict=True)
-    differing = [(name, _fact(one), _fact(other)) for name, one, other in facts if one != other]
+    facts = [(name, operator.attrgetter(*attributes)) for name, attributes in _FACTS.items()]
+    differing = [(name, _fact(of(replayed)), _fact(of(recorded))) for name, of in facts if of(replayed) != of(recorded)]
     names, actual, expected = zip(*differing, strict=True)
     return f"{' and '.join(names)} {', '.join(actual)} where {', '.join(expected)}"
 

@@ -325,10 +325,13 @@ def kept_results(first: Recording, other: Recording) -> Iterator[tuple[int, str]
 
     It may read what `first` computed without them: a table that is made once.
     """
+    constants = [source.value for source in other.sources if source.kind == "constant"]
+    if not constants:
+        return
     from_inputs = Reach(first)
     values = [value for call in first.calls for value in call.outputs if value.shape.numel()]
     computed = {value.fingerprint for value in values}
     independent = {value.fingerprint for value in values if not from_inputs.has(value)}
     known = {"", *independent, *(source.value.fingerprint for source in first.sources)}
-    if any(source.kind == "constant" and source.value.fingerprint in computed - known for source in other.sources):
+    if not (computed - known).isdisjoint(value.fingerprint for value in constants):
         yield len(first.calls), "a second run reads what the first one computed from the inputs"

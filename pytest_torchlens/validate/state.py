@@ -6,7 +6,9 @@ that two runs can be compared.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
+from itertools import chain
 from itertools import starmap
 from types import MappingProxyType
 from typing import Any
@@ -37,6 +39,8 @@ from pytest_torchlens.capture.wrappers import is_wrapper
 from pytest_torchlens.capture.wrappers import parts_of
 from pytest_torchlens.history.graph import garbage_collection_paused
 from pytest_torchlens.validate.containers import ObjectGraph
+from pytest_torchlens.validate.containers import Path
+from pytest_torchlens.validate.containers import object_name
 from pytest_torchlens.validate.noise import is_dense
 
 Tensor = torch.Tensor
@@ -66,21 +70,23 @@ class ModelState:
         self._objects = ObjectGraph({"attribute": model, "input": dict(enumerate(args)) | kwargs})
         self.single_use = self._objects.single_use("input")
         """Names of inputs that can be read only once."""
-        opaque = [tensor for _, module in named_modules(model) if is_opaque(module) for tensor in tensors_used(module)]
-        tensors = {id(tensor): (name, tensor) for name, tensor in self._objects.tensors}
-        tensors = {id(tensor): ("a tensor", tensor) for tensor in opaque} | tensors
+        opaque = [(name, module) for name, module in named_modules(model) if is_opaque(module)]
+        used = [((("a tensor of",), name), tensor) for name, module in opaque for tensor in tensors_used(module)]
+        tensors: dict[int, tuple[Path, Tensor]] = {id(tensor): (path, tensor) for path, tensor in used}
+        tensors |= {id(tensor): (path, tensor) for path, tensor in self._objects.tensors}
         self._lazy = [(tensor, type(tensor)) for _, tensor in tensors.values() if is_lazy(tensor)]
-        real = [(name, tensor) for name, tensor in tensors.values() if not is_lazy(tensor)]
+        real = [(path, tensor) for path, tensor in tensors.values() if not is_lazy(tensor)]
         self._wrappers = [(tensor, _attributes(tensor)) for _, tensor in real if is_wrapper(tensor)]
         views_last = sorted(real, key=lambda entry: entry[1]._is_view())  # a view has the autograd history of its base
-        self._autograd = [(name, AutogradState(tensor)) for name, tensor in views_last]
-        real = [(name, part) for name, tensor in real for part in inner_tensors(tensor) or (tensor,)]
+        self._autograd = [(path, AutogradState(tensor)) for path, tensor in views_last]
+        self._plain_leaves = PlainLeaves([one.tensor for _, one in self._autograd if one.is_plain_leaf])
+        real = [(path, part) for path, tensor in real for part in inner_tensors(tensor) or (tensor,)]
         self._memory = [(tensor, tensor.detach()) for _, tensor in real]
         self._dense = [(tensor, former) for tensor, former in self._memory if is_dense(tensor)]
         storages = [storage for _, tensor in real if (storage := storage_of(tensor)) is not None]
         self._storages = [storage for storage in storages if storage.device.type != "meta"]
         self._sizes = [storage.nbytes() for storage in self._storages]
-        copied = {id(tensor) for tensor in opaque}
+        copied = {id(tensor) for _, tensor in used}
         copied |= {id(tensor) for _, tensor in real if not is_a(tensor, torch.nn.Parameter)}
         copies = [(tensor, duplicate(tensor)) for _, tensor in real if id(tensor) in copied]
         self._tensors = [(tensor, contents, fingerprint(contents)) for tensor, contents in copies]
@@ -118,8 +124,10 @@ class ModelState:
             tensor.data = torch.empty(0, device=tensor.device)
             tensor.__class__ = kind
         self._restore_memory()
+        are_plain = self._plain_leaves.are_same()
         for _, autograd in self._autograd:
-            autograd.restore()
+            if not (are_plain and autograd.is_plain_leaf):
+                autograd.restore()
         self._restore_values()
         for drawn in self._generator_states.values():
             drawn.generator.set_state(drawn.state)
@@ -157,8 +165,9 @@ class ModelState:
         With `maybe`, also iterators that may have been read.
         """
         with torch._C.DisableTorchFunction():
-            histories = [name for name, autograd in self._autograd if not autograd.is_restored()]
-        return [*self._unrestored, *self._objects.used_up(maybe), *(f"the history of {name}" for name in histories)]
+            changed = [entry for entry in self._autograd if not entry[1].is_restored()]
+        histories = [f"the history of {object_name(path, autograd.tensor)}" for path, autograd in changed]
+        return [*self._unrestored, *self._objects.used_up(maybe), *histories]
 
 
 def _attributes(wrapper: torch.Tensor) -> dict[str, Any]:
@@ -210,14 +219,12 @@ class AutogradState:
         self._grad_fn = _grad_fn_of(tensor)
         self._gradient = gradient_of(tensor)
         self._values = None if self._gradient is None else self._gradient.detach().clone()
-        tables = [(name, getattr(tensor, name, None)) for name in _TABLES_OF_HOOKS]
+        tables = [(name, getattr(tensor, name)) for name in _TABLES_OF_HOOKS]
         self._hooks = [(name, table, dict(table or {})) for name, table in tables]
-        self._is_plain_leaf = _is_plain_leaf(tensor)
+        self.is_plain_leaf = _is_plain_leaf(tensor)
 
     def restore(self) -> None:
         """Restore what is possible: a new history is detached; a lost history cannot be restored."""
-        if self._is_plain_leaf and _is_plain_leaf(self.tensor) and self.tensor.requires_grad == self._requires_grad:
-            return
         if self._has_other_history() and self._grad_fn is None and not self.tensor._is_view():
             self.tensor.detach_()
         if self.tensor.requires_grad != self._requires_grad and _grad_fn_of(self.tensor) is None:
@@ -227,7 +234,7 @@ class AutogradState:
         if self._gradient is not None and self._values is not None:
             _overwrite_changed(self._gradient, self._values)
         for name, table, hooks in self._hooks:
-            if getattr(self.tensor, name, None) is not table:
+            if getattr(self.tensor, name) is not table:
                 setattr(self.tensor, name, table)
             if table is not None and table != hooks:
                 table.clear()
@@ -241,7 +248,28 @@ class AutogradState:
         return self.tensor.requires_grad and _grad_fn_of(self.tensor) is not self._grad_fn
 
 
-_TABLES_OF_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+class PlainLeaves:
+    """Tensors without history, gradient or hooks, as most parameters in a forward pass: compared at once, in C."""
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        self._tensors = tensors
+        self._former = self._now()
+
+    def are_same(self) -> bool:
+        """Return whether all still are such tensors, and require gradients as before."""
+        facts = map(operator.is_, chain.from_iterable(self._now()), chain.from_iterable(self._former))
+        return all(facts) and not any(map(_has_gradient, self._tensors))  # which only a leaf may be asked for
+
+    def _now(self) -> list[tuple[Any, ...]]:
+        return [*map(_FACTS_OF_LEAF, self._tensors)]
+
+
+_TABLES_OF_HOOKS = tuple([name for name in ("_backward_hooks", "_post_accumulate_grad_hooks") if hasattr(Tensor, name)])
+_FACTS_OF_LEAF = operator.attrgetter("__class__", "is_leaf", "requires_grad", *_TABLES_OF_HOOKS)
+
+
+def _has_gradient(leaf: Tensor) -> bool:
+    return leaf.grad is not None
 
 
 def _is_plain_leaf(tensor: Tensor) -> bool:
@@ -250,7 +278,7 @@ def _is_plain_leaf(tensor: Tensor) -> bool:
         is_plain = type(tensor) in PLAIN and tensor.is_leaf and tensor.grad is None
     except RuntimeError:  # as in `gradient_of`
         return False
-    return is_plain and all(getattr(tensor, name, None) is None for name in _TABLES_OF_HOOKS)
+    return is_plain and all(getattr(tensor, name) is None for name in _TABLES_OF_HOOKS)
 
 
 def _grad_fn_of(tensor: Tensor) -> Any:

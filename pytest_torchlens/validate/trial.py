@@ -7,6 +7,7 @@ appear in the result of a concatenation, where one run for each argument would b
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -14,7 +15,6 @@ from contextvars import ContextVar
 import torch
 
 from pytest_torchlens.capture import Call
-from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.calls import values_read
 from pytest_torchlens.capture.fingerprint import begin_differently
@@ -48,8 +48,8 @@ class Trial:
     tensors
         Its tensor arguments in the order of `edges`.
     reference
-        The outcome for these arguments; None to run the call for it.  An opaque call always runs for it, if it can be
-        bounded: under a mode, as with other values, some compute otherwise.
+        The outcome for these arguments; None to run the call for it when it is first asked for.  An opaque call runs
+        for it in any case, if it can be bounded: under a mode, as with other values, some compute otherwise.
 
     Attributes
     ----------
@@ -68,20 +68,22 @@ class Trial:
         self.tensors = tensors
         self._player = player
         self._also_written = _only_written(call)
-        self._usual: int | None = None
-        """Number of operations inside an opaque call, if it can be bounded: others cannot run on without an end."""
-        self.reference = self._bounded_reference() if call.info.opaque else None
-        """The outcome for the unchanged arguments; None if the call raises."""
-        if self.reference is None:
-            self.reference = self.outcome({}) if reference is None else reference
+        self._former = reference
 
-    def _bounded_reference(self) -> Outcome | None:
-        """Return the outcome under a mode that counts operations; None if the call raises under it."""
+    @functools.cached_property
+    def reference(self) -> Outcome | None:
+        """The outcome for the unchanged arguments; None if the call raises."""
+        bounded, _ = self._bounded if self.call.info.opaque else (None, None)
+        if bounded is not None:
+            return bounded
+        return self.outcome({}) if self._former is None else self._former
+
+    @functools.cached_property
+    def _bounded(self) -> tuple[Outcome | None, int | None]:
+        """The outcome under a mode that counts operations, and their number; None if the call raises under it."""
         counter = BoundedRun()
-        with counter:
-            outcome = self.outcome({})
-        self._usual = None if outcome is None else counter.count
-        return outcome
+        outcome = self._outcome_of_opaque({}, counter)
+        return outcome, None if outcome is None else counter.count
 
     def with_call(self, call: Call, tensors: list[torch.Tensor] | None = None) -> Trial:
         """Return a trial of another call, with the same tensors unless others are given."""
@@ -98,8 +100,9 @@ class Trial:
 
     def reacts(self, changed: dict[int, torch.Tensor]) -> bool:
         """Return whether the outcome differs with ``changed[place]`` for these edges."""
+        reference = self.reference
         outcome = self.outcome(changed)  # None: the function read the values, because it rejected them
-        return self.reference is not None and (outcome is None or not self.same(outcome, self.reference))
+        return reference is not None and (outcome is None or not self.same(outcome, reference))
 
     def repeats_itself(self) -> bool:
         """Return whether the call has the same outcome each time it runs with the same arguments."""
@@ -113,33 +116,47 @@ class Trial:
 
     def outcome(self, changed: dict[int, torch.Tensor]) -> Outcome | None:
         """Return the tensors that the call returns or writes with ``changed[place]``; None if it raises."""
-        overwritten: dict[int, torch.Tensor] = {}
-        places = iter(range(len(self.edges)))
+        if not self.call.info.opaque:
+            return self._outcome(changed)
+        _, usual = self._bounded  # an opaque call that cannot be bounded may have no end with other values
+        return self._outcome_of_opaque(changed, None if usual is None else BoundedRun(usual))
 
-        def swap(value: Value) -> torch.Tensor:
-            place = next(places)
-            tensor = changed.get(place, self.tensors[place])
-            if value.slot not in self.call.writes:
-                return tensor
-            if place in changed or value.slot not in overwritten:
-                overwritten[value.slot] = copy_of(tensor)
-            return overwritten[value.slot]
-
+    def _outcome_of_opaque(self, changed: dict[int, torch.Tensor], mode: BoundedRun | None) -> Outcome | None:
         module = self.call.info.func.module() if isinstance(self.call.info.func, OpaqueModule) else None
         contents = ObjectGraph({"attribute": module}) if module is not None else None
         try:
-            with contextlib.nullcontext() if self._usual is None else BoundedRun(self._usual):
-                returned = self._player.run(self.call, self._player.arguments(self.call, swap))
-        except (Exception, EndlessError):  # noqa: BLE001 - a function may raise anything for values that it rejects
-            return None
+            return self._outcome(changed, mode)
         finally:
             if contents is not None:
                 contents.restore()
                 contents.restore_states()
+
+    def _outcome(self, changed: dict[int, torch.Tensor], mode: BoundedRun | None = None) -> Outcome | None:
+        tensors = [changed.get(place, tensor) for place, tensor in enumerate(self.tensors)]
+        given = iter(tensors)
+        try:
+            overwritten = self._copies(changed, tensors) if self.call.writes else {}
+            with mode or contextlib.nullcontext():
+                returned = self._player.run(self.call, self._player.arguments(self.call, lambda _: next(given)))
+        except (Exception, EndlessError):  # noqa: BLE001 - a function may raise anything for values that it rejects
+            return None
         if not self.call.writes:
             return list(returned)
         outputs = returned if self.call.returned else tuple([overwritten[value.slot] for value in self.call.outputs])
         return [*outputs, *(overwritten[slot] for slot in self._also_written)]
+
+    def _copies(self, changed: dict[int, torch.Tensor], tensors: list[torch.Tensor]) -> dict[int, torch.Tensor]:
+        """Replace those of the `tensors` that the call overwrites by copies; return the copies by slot.
+
+        Arguments in one slot share the copy of the changed one, or of the last of them if several are.
+        """
+        copies: dict[int, torch.Tensor] = {}
+        for place, (_, value) in enumerate(self.edges):
+            if value.slot in self.call.writes:
+                if place in changed or value.slot not in copies:
+                    copies[value.slot] = copy_of(tensors[place])
+                tensors[place] = copies[value.slot]
+        return copies
 
 
 def same(one: Outcome, other: Outcome) -> bool:

@@ -12,6 +12,7 @@ import bisect
 import math
 from collections.abc import Collection
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -134,12 +135,14 @@ class Reach:
         self._made_by: set[int] = set()
         self._inputs = {id(value) for value in _inputs(recording)}
         for number, call in enumerate(recording.calls):
-            if any(self.has(read) for _, read in edges_in(call)):
+            if any(map(self.has, map(itemgetter(1), edges_in(call)))):
                 self._made_by.add(number)
 
     def has(self, read: Value | Aliased) -> bool:
         """Return whether a value, or a write that shows in it, depends on an input."""
-        return any(value.call in self._made_by or id(value) in self._inputs for value in values_in(read))
+        if type(read) is Value:
+            return read.call in self._made_by or id(read) in self._inputs
+        return any(map(self.has, values_in(read)))
 
 
 def used_values(recording: Recording) -> set[int]:
@@ -147,8 +150,7 @@ def used_values(recording: Recording) -> set[int]:
     used = {id(value) for _, read in recording.outputs for value in values_in(read)}
     for call in reversed(recording.calls):
         if not used.isdisjoint(map(id, call.outputs)):
-            for _, read in edges_in(call):
-                used.update(map(id, values_in(read)))
+            used.update([id(value) for _, read in edges_in(call) for value in values_in(read)])
     return used
 
 

@@ -51,6 +51,25 @@ def test_flags_and_histories_are_restored():
     assert (model.keys.grad_fn, model.keys.requires_grad) == (None, False)
 
 
+class LosesAGradient(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(3, 3)
+        self.fc.weight.grad = torch.ones(3, 3)
+
+    def forward(self, x):
+        self.fc.weight.grad = None
+        return self.fc(x)
+
+
+def test_a_gradient_is_restored_beside_parameters_that_have_none():
+    model = LosesAGradient()
+    gradient = model.fc.weight.grad
+    assert validate(model, (torch.ones(2, 3),))
+    assert model.fc.weight.grad is gradient
+    assert model.fc.bias.grad is None
+
+
 def test_the_history_of_an_unregistered_tensor_is_restored():
     model = CacheInAnAttribute(torch.zeros(4, 3))
     found = validate(model, (torch.ones(2, 3),))

@@ -122,7 +122,7 @@ def test_a_wrong_label(demo, attribute, value):
     setattr(node, attribute, value)
     part = verdicts(recording, history)["invariants"]
     assert part.status is Status.FAILED
-    assert node.layer_label in {failure.operation for failure in part.failures}
+    assert node.label in {failure.operation for failure in part.failures}
 
 
 def test_a_dropped_edge_in_the_graph(demo):

@@ -95,3 +95,44 @@ def test_only_a_write_that_uses_no_former_contents_excuses_them(use, status):
     model = Function(lambda x: use(bisected(x), x))
     verdict = validate(model, (torch.linspace(0.5, 1.4, 6).view(2, 3),)).verdict
     assert verdict.status is status, verdict.words
+
+
+class SharesMemory(torch.nn.Module):
+    """Two parameters over one memory, as tied weights that were loaded: they are known before the pass begins."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.rand(3))
+        self.shift = torch.nn.Parameter(self.scale.data)
+
+    def forward(self, x):
+        return x * self.scale + self.shift
+
+
+def test_parameters_that_share_memory_have_the_same_contents_in_both_recordings():
+    verdict = validate(SharesMemory(), (torch.rand(2, 3),)).verdict
+    assert (verdict.status, verdict.unproven) == (Status.PASSED, ())
+
+
+class ScalesItsWeight(torch.nn.Module):
+    """Writes what it computes from its input to a parameter, through an array that nothing announces."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3))
+        self.array = self.weight.detach().numpy()
+
+    def forward(self, x):
+        self.array[:] = 1.0 + float(x.detach().numpy().sum())
+        return x * self.weight
+
+
+def test_a_parameter_that_depends_on_the_inputs_has_other_contents_in_the_second_recording():
+    model, x = ScalesItsWeight(), torch.rand(2, 3)
+    first = record(model, (x,), parameters_too=True)
+    other = record(model, (x * 2,), parameters_too=True)
+    assert [message.partition(" with")[0] for _, message in changed_with_inputs(first, other)] == [
+        "it reads parameter 'weight'"
+    ]
+    first, other = (record(model, (value,)) for value in (x, x * 2))
+    assert changed_with_inputs(first, other) == []

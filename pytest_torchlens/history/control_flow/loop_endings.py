@@ -308,6 +308,7 @@ class EnclosingLoops:
         self.lines: dict[LoopOrFunction, str] = {}
         self._callees = callees
         self._inside_cache: dict[tuple[object, ...], list[_EnclosingLoop]] = {}
+        self._in_call_cache: dict[tuple[int, tuple[object, ...]], list[_EnclosingLoop]] = {}
         self._outside_cache: dict[int, list[_EnclosingLoop]] = {}
 
     def passes(self, node: Node) -> Iterator[LoopOrFunction]:
@@ -344,11 +345,16 @@ class EnclosingLoops:
 
     def _inside(self, module: ModuleCall | None, frames: Frames) -> list[_EnclosingLoop]:
         """Return the loops between a module's forward and a call in it."""
-        key = (module and module.address, by_identity(frames))
-        loops = self._inside_cache.get(key)
-        if loops is None:
-            loops = self._inside_cache[key] = list(self._find(module, frames))
-        return [enclosing._replace(module_call=enclosing.module_call and id(module)) for enclosing in loops]
+        positions = by_identity(frames)
+        in_call = self._in_call_cache.get((id(module), positions))
+        if in_call is None:
+            key = (module and module.address, positions)
+            loops = self._inside_cache.get(key)
+            if loops is None:
+                loops = self._inside_cache[key] = list(self._find(module, frames))
+            in_call = [one._replace(module_call=one.module_call and id(module)) for one in loops]
+            self._in_call_cache[id(module), positions] = in_call
+        return in_call
 
     def _find(self, module: ModuleCall | None, frames: Frames) -> Iterator[_EnclosingLoop]:
         chain: Frames = ()
