@@ -66,8 +66,21 @@ class BuiltInCheck:
 
 
 _DIM = {"dim": whole(0)}
+"""The dimension of the batch, 0 by default."""
 CHECKS: tuple[BuiltInCheck, ...] = (
-    BuiltInCheck("repeat", "A second call gives the same output and leaves the same state.", 2),
+    BuiltInCheck("repeat", "A second call gives the same output and leaves the same state.", 3),
+    BuiltInCheck(
+        "rows",
+        "Other rows of the batch, changed at the same shape, change nothing in this one: bit for bit.",
+        6,
+        {**_DIM, "size": whole(2, 1024)},
+    ),
+    BuiltInCheck(
+        "batch-size",
+        "An example gives the same alone and in a batch, but for rounding.",
+        5,
+        {**_DIM, "size": whole(2, 1024)},
+    ),
 )
 """In the order in which they run."""
 COMMON_OPTIONS = {"seconds": POSITIVE, "xfail": TEXT}

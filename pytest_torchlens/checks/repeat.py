@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
+
 from pytest_torchlens.capture import fingerprint
+from pytest_torchlens.checks.inputs import other_inputs
 from pytest_torchlens.checks.places import differing
 from pytest_torchlens.checks.results import failed
 from pytest_torchlens.checks.results import failure_at
 from pytest_torchlens.checks.results import passed
 from pytest_torchlens.checks.results import values_text
+from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import Outputs
 from pytest_torchlens.checks.subject import Subject
@@ -29,7 +34,7 @@ _SEED = (
 
 
 def run(subject: Subject) -> CheckResult:
-    """Call the model twice: in a row if it is in eval mode, else both times from the same state."""
+    """Call the model twice: one after the other if it is in eval mode, else both times from the same state."""
     in_a_row = not subject.is_training
     runs = _in_a_row(subject) if in_a_row else [_alone(subject), _alone(subject)]
     (first, state), (second, second_state) = runs
@@ -46,8 +51,17 @@ _Run = tuple[Outputs, dict[str, str]]
 
 
 def _in_a_row(subject: Subject) -> list[_Run]:
+    """Return two runs, with a call on other values between them."""
     with subject.runs(way="called twice") as call:
-        return [(call(), subject.state()) for _ in range(2)]
+        first = call()
+        _call_on_others(subject, call)
+        state = subject.state()
+        return [(first, state), (call(), subject.state())]
+
+
+def _call_on_others(subject: Subject, call: Callable[..., object]) -> None:
+    with contextlib.suppress(ModelRaisedError, NotApplicableError):  # it may not take other values
+        call(*other_inputs(subject))
 
 
 def _alone(subject: Subject) -> _Run:
@@ -108,7 +122,9 @@ def _place(subject: Subject, what: str, in_a_row: bool) -> Failure:
     """Return the first operation that differs in two recorded calls."""
     if in_a_row:
         with subject.recordings(way="called twice", save=True) as run_recorded:
-            one, other = run_recorded(), run_recorded()
+            one = run_recorded()
+            _call_on_others(subject, run_recorded)
+            other = run_recorded()
     else:
         one, other = (subject.record(way="called twice", save=True) for _ in range(2))
     pair = next(differing(one, other), None)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 from typing import Protocol
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -30,6 +31,7 @@ from pytest_torchlens.checks.catalog import DEFAULT_SECONDS
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.history_options import TraceOptions
 
+_T = TypeVar("_T")
 Outputs = dict[str, torch.Tensor]
 """Detached copies of the tensors in a model's output, by their path."""
 
@@ -120,6 +122,15 @@ class Subject:
         self.seed = seed
         self.deadline = time.monotonic() + DEFAULT_SECONDS
         """When the check that runs now must end, in seconds of `time.monotonic`."""
+        self.dependent: Subject | None = None
+        """This one, or a copy with other weights, whose output depends on the input; None until somebody asks."""
+        self.dependent_outputs: set[str] | None = None
+        """Paths of the outputs that depend on the input; None until somebody asks."""
+        self.redrawn = False
+        """Whether its weights were drawn anew."""
+        self._made: dict[tuple[Any, ...], Any] = {}
+        self._draws = False
+        """Whether a pass has drawn random numbers."""
         self._generators = Generators()
         self._weights = Weights(model)
 
@@ -158,15 +169,22 @@ class Subject:
     @contextlib.contextmanager
     def runs(
         self, args: tuple[Any, ...] | None = None, kwargs: dict[str, Any] | None = None, way: str = ""
-    ) -> Iterator[Callable[[], Outputs]]:
-        """Give a function that calls the model; what its calls change stays until the block ends."""
+    ) -> Iterator[Callable[..., Outputs]]:
+        """Give a function that calls the model; what its calls change stays until the block ends.
+
+        The function takes arguments and keyword arguments that differ from these, if any.
+        """
         given = self._given(args, kwargs)
 
-        def run() -> Outputs:
+        def run(*others: Any) -> Outputs:
             self.check_time()
             self._begin()
+            before = Generators().digests()
             with _named(way):
-                return outputs_of(self.model(*given[0], **given[1]))
+                args, kwargs = others or given
+                output = self.model(*args, **kwargs)
+            self._draws |= Generators().digests() != before
+            return outputs_of(output)
 
         with self._kept(*given), module_call_listener(None):
             yield run
@@ -197,17 +215,19 @@ class Subject:
         way: str = "",
         *,
         save: bool = False,
-    ) -> Iterator[Callable[[], ModelHistory]]:
-        """Give a function that records a call; what its calls change stays until the block ends."""
+    ) -> Iterator[Callable[..., ModelHistory]]:
+        """Give a function that records a call, like that of `runs`."""
         given = self._given(args, kwargs)
         started: list[Recording] = []
 
-        def run() -> ModelHistory:
+        def run(*others: Any) -> ModelHistory:
             self.check_time()
             self._begin()
             started.clear()
             with _named(way, started):
-                recording = record(self.model, *given, keep="all" if save else "none", on_start=started.append)
+                recording = record(
+                    self.model, *(others or given), keep="all" if save else "none", on_start=started.append
+                )
             snapshot.note(recording)
             return ModelHistory(recording, TraceOptions(layers_to_save="all" if save else None))
 
@@ -223,6 +243,41 @@ class Subject:
     def outputs(self) -> Outputs:
         """The outputs of a plain pass on the inputs of the subject."""
         return self.call()
+
+    @cached_property
+    def exact(self) -> Outputs:
+        """The outputs in float64 of the pass on the inputs of the subject.
+
+        Raises
+        ------
+        NotApplicableError
+            If the pass cannot be run in float64.
+        """
+        from pytest_torchlens.checks.exact import exact_outputs  # it needs a subject itself
+
+        return exact_outputs(self, self.history).outputs
+
+    def once(self, key: tuple[Any, ...], make: Callable[[], _T]) -> _T:
+        """Return what `make` returns; at the first call with `key` only, so that checks share passes."""
+        if key not in self._made:
+            self._made[key] = make()
+        made: _T = self._made[key]
+        return made
+
+    @property
+    def draws(self) -> str:
+        """What draws random numbers in a pass: the label of the first operation; empty if nothing does."""
+        _ = self.outputs
+        if not self._draws:
+            return ""
+        calls = self.history.recording.calls
+        return next((self.history.label(number) for number, call in enumerate(calls) if call.random), "forward")
+
+    def with_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Subject:
+        """Return a subject of the same model with other inputs."""
+        other = Subject(self.model, args, kwargs, tools=self.tools, seed=self.seed)
+        other.deadline, other.redrawn = self.deadline, self.redrawn
+        return other
 
     def _given(
         self, args: tuple[Any, ...] | None, kwargs: dict[str, Any] | None

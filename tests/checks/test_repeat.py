@@ -58,6 +58,25 @@ class Caching(nn.Module):
         return x + self.table
 
 
+class Remembering(nn.Module):
+    """Keeps the largest value that it has seen, as a dynamic scale does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("largest", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.largest = torch.maximum(self.largest, x[0, 0])
+        return x / (1 + self.largest)  # remembers
+
+
+def test_what_a_call_on_other_values_leaves_is_found() -> None:
+    result = check("repeat", Remembering().eval(), X)
+    assert result.status is CheckStatus.FAILED
+    assert result.failure is not None
+    assert "left in the model" in result.failure.cause
+
+
 def test_a_counter_is_found_at_the_operation_that_reads_it() -> None:
     result = check("repeat", Counting().eval(), X)
     assert result.status is CheckStatus.FAILED

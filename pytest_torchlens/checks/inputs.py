@@ -1,0 +1,177 @@
+"""Makes other inputs for a model: other values of the same kind, and batches of other sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+from typing import NamedTuple
+
+import torch
+
+from pytest_torchlens.capture.leaves import substitute
+from pytest_torchlens.capture.leaves import walk
+from pytest_torchlens.checks.subject import ModelRaisedError
+from pytest_torchlens.checks.subject import NotApplicableError
+from pytest_torchlens.checks.subject import Outputs
+from pytest_torchlens.checks.subject import Subject
+
+
+class Arguments(NamedTuple):
+    """Positional and keyword arguments of a model."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+def inputs_of(subject: Subject) -> dict[str, torch.Tensor]:
+    """Return the tensors in the inputs by their path, each once."""
+    by_id = {id(tensor): (path, tensor) for path, tensor in [*walk(subject.kwargs), *walk(subject.args)]}
+    return dict(by_id.values())
+
+
+def with_inputs(subject: Subject, change: Callable[[torch.Tensor], torch.Tensor]) -> Arguments:
+    """Return the arguments of a subject with ``change(tensor)`` in place of each tensor.
+
+    Raises
+    ------
+    NotApplicableError
+        If a tensor is inside an object that cannot be made anew.
+    """
+    made: dict[int, torch.Tensor] = {}
+
+    def other(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        if id(leaf) not in made:
+            made[id(leaf)] = change(leaf).detach().requires_grad_(leaf.requires_grad)
+        return made[id(leaf)]
+
+    args, kwargs = substitute(subject.args, other), substitute(subject.kwargs, other)
+    if hidden := [path for path, tensor in inputs_of(subject).items() if id(tensor) not in made]:
+        raise NotApplicableError(f"input {hidden[0]!r} is inside an object, where it cannot be changed")
+    return Arguments(args, kwargs)
+
+
+def other_inputs(subject: Subject, seed: int = 1) -> Arguments:
+    """Return the arguments with other values in place of all that vary; of all, if none does."""
+    made = with_inputs(subject, lambda tensor: other_values(tensor, seed))
+    if any(not torch.equal(old, new) for old, new in zip(_leaves(subject), _leaves(made), strict=True)):
+        return made
+    return with_inputs(subject, lambda tensor: 1 - tensor.clamp(0, 1) if _is_whole(tensor) else tensor)
+
+
+def _leaves(given: Subject | Arguments) -> list[torch.Tensor]:
+    return [tensor for _, tensor in [*walk(given.args), *walk(given.kwargs)]]
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool)
+
+
+def other_values(tensor: torch.Tensor, seed: int) -> torch.Tensor:
+    """Return other values in the range of a tensor's own: of whole numbers another order.
+
+    Truth values, whole numbers that are all the same, and those that count up (positions) stay as they are; so do
+    tensors that hold infinities, which are masks.
+    """
+    flat = tensor.detach().reshape(-1)
+    generator = torch.Generator().manual_seed(seed)
+    mixed = flat[torch.randperm(flat.numel(), generator=generator).to(flat.device)]
+    if tensor.is_floating_point():
+        values = _mixed_with_noise(flat, mixed, generator)
+    elif tensor.dtype is torch.bool or _counts_up(tensor):
+        values = flat
+    else:
+        values = mixed
+    return values.reshape(tensor.shape)
+
+
+def _mixed_with_noise(flat: torch.Tensor, mixed: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    if not flat.numel() or not bool(flat.isfinite().all()):
+        return flat
+    low, high = float(flat.min()), float(flat.max())
+    span = high - low or max(abs(low), 1.0) / 2
+    noise = torch.rand(flat.shape, generator=generator, dtype=torch.float64).to(flat.device) * span + low
+    return ((mixed.double() + noise) / 2).to(flat.dtype)
+
+
+def _counts_up(tensor: torch.Tensor) -> bool:
+    steps = tensor.diff() if tensor.dim() else tensor
+    return bool(steps.numel()) and bool((steps == 1).all())
+
+
+class Examples:
+    """The examples in a model's inputs: what its tensors hold along one dimension.
+
+    Parameters
+    ----------
+    subject
+        The model and its inputs.
+    dim
+        The dimension of the batch.
+
+    Raises
+    ------
+    NotApplicableError
+        If no input has that dimension, or the inputs are lists of tensors, one an example.
+    """
+
+    def __init__(self, subject: Subject, dim: int = 0) -> None:
+        self._subject = subject
+        self.dim = dim
+        found = inputs_of(subject)
+        if any(tensor.layout is not torch.strided or tensor.is_nested for tensor in found.values()):
+            raise NotApplicableError("an input is sparse or nested, so its rows cannot be told apart")
+        if any(isinstance(arg, list) and any(isinstance(x, torch.Tensor) for x in arg) for arg in _arguments(subject)):
+            raise NotApplicableError("the inputs are lists of tensors, in which no batch is known")
+        tensors = [tensor for tensor in found.values() if tensor.dim() > dim]
+        if not tensors:
+            raise NotApplicableError(f"no input has a dimension {dim}, so it has no rows")
+        self.count = tensors[0].size(dim)
+        """How many examples the inputs hold."""
+        self._batched = {id(tensor) for tensor in tensors if tensor.size(dim) == self.count}
+
+    def batch(self, size: int, seed: int = 1, *, first_seed: int | None = None) -> Arguments:
+        """Return a batch: the first example of the inputs, then others, drawn with `seed`.
+
+        With `first_seed` the first one is drawn, too.
+        """
+        return self._changed(lambda tensor: torch.cat([*self._rows(tensor, size, seed, first_seed)], self.dim))
+
+    def outputs(self, size: int, way: str) -> Outputs:
+        """Return the outputs of a batch, which checks share.
+
+        Raises
+        ------
+        NotApplicableError
+            If the model does not take such a batch.
+        """
+        try:
+            return self._subject.once(("batch", self.dim, size), lambda: self._subject.call(*self.batch(size), way=way))
+        except ModelRaisedError as error:
+            hint = "'dim' among its options names another dimension of the batch"
+            raise NotApplicableError(f"{error}; {hint}") from error
+
+    def alone(self) -> Arguments:
+        """Return the first example alone."""
+        return self._changed(lambda tensor: self._row(tensor, 0).clone())
+
+    def _changed(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Arguments:
+        return with_inputs(self._subject, lambda tensor: change(tensor) if id(tensor) in self._batched else tensor)
+
+    def _rows(self, tensor: torch.Tensor, size: int, seed: int, first_seed: int | None) -> Iterator[torch.Tensor]:
+        first = self._row(tensor, 0)
+        yield first if first_seed is None else other_values(first, first_seed)
+        for number in range(1, size):
+            yield other_values(self._row(tensor, number % self.count), seed * _MANY + number)
+
+    def _row(self, tensor: torch.Tensor, number: int) -> torch.Tensor:
+        return tensor.narrow(self.dim, number, 1)
+
+
+_MANY = 1000
+
+
+def _arguments(subject: Subject) -> list[Any]:
+    return [*subject.args, *subject.kwargs.values()]

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_torchlens.records import CheckStatus
+from tests.checks.subjects import check
+from tests.checks.subjects import line_of
+
+X = torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+SEQUENCE = torch.rand(3, 5, 8, generator=torch.Generator().manual_seed(0))
+
+
+class Normalised(nn.Module):
+    """Takes away the mean of the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.conv(x).relu()
+        y = y - y.mean((0, 2, 3), keepdim=True)  # over the batch
+        return y.mean((2, 3))
+
+
+class Reshaped(nn.Module):
+    """Attends over the examples, as a wrong transpose makes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2)  # batch_first was forgotten
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.attention(x, x, x, need_weights=False)[0]  # attends
+
+
+class Windows(nn.Module):
+    """Merges the batch with other dimensions, and takes it apart again."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n, c, h, w = x.shape
+        windows = x.reshape(n, c, 2, h // 2, 2, w // 2).permute(0, 2, 4, 1, 3, 5).reshape(n * 4, c, h // 2, w // 2)
+        windows = windows - windows.mean((1, 2, 3), keepdim=True)
+        return windows.reshape(n, 4, c, h // 2, w // 2).amax((1, 3, 4))
+
+
+class WithLoss(nn.Module):
+    """Has an output that no row owns."""
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        y = x.mean((2, 3))
+        return {"logits": y, "loss": y.square().mean()}
+
+
+def test_a_mean_over_the_batch_is_found() -> None:
+    result = check("rows", Normalised().eval(), X)
+    assert result.status is CheckStatus.FAILED
+    assert result.operation == "mean_1_3"
+    assert line_of(result).endswith("# over the batch")
+
+
+def test_attention_over_the_wrong_dimension_is_found() -> None:
+    result = check("rows", Reshaped().eval(), SEQUENCE)
+    assert result.status is CheckStatus.FAILED
+    assert line_of(result).endswith("# attends")
+
+
+def test_windows_and_outputs_without_rows_pass() -> None:
+    assert check("rows", Windows(), X).status is CheckStatus.PASSED
+    result = check("rows", WithLoss(), X)
+    assert (result.status, result.compared) == (CheckStatus.PASSED, 1)
+    assert "output 'loss' has no rows" in result.unseen[0]
+
+
+def test_the_dimension_of_the_batch_is_an_option() -> None:
+    assert check("rows", Reshaped().eval(), SEQUENCE, dim=1).status is CheckStatus.PASSED
+
+
+def test_batch_norm_fails_in_train_mode_and_passes_in_eval_mode() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
+    result = check("rows", model.train(), X)
+    assert result.operation == "batchnorm_1_2"
+    assert result.failure is not None
+    assert "train mode" in result.failure.advice
+    assert check("rows", model.eval(), X).status is CheckStatus.PASSED
+
+
+@pytest.mark.parametrize("name", ["rows", "batch-size"])
+def test_a_model_that_ignores_its_input_is_checked_with_other_weights_or_not_at_all(name: str) -> None:
+    class Dead(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.ones(len(x), 3)
+
+    faint = nn.Sequential(nn.Flatten(), nn.Linear(192, 4))
+    weight = faint.get_parameter("1.weight")
+    nn.init.zeros_(weight)
+    result = check(name, faint, X)
+    assert (result.status, result.redrawn) == (CheckStatus.PASSED, True)
+    assert torch.equal(weight, torch.zeros_like(weight))
+    result = check(name, Dead(), X)
+    assert result.status is CheckStatus.NOT_APPLICABLE
+    assert "nor with weights drawn anew" in result.reason
+
+
+def test_inputs_without_rows_are_not_applicable() -> None:
+    class Scalar(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    class Listed(nn.Module):
+        def forward(self, images: list[torch.Tensor]) -> torch.Tensor:
+            return torch.stack([image.mean() for image in images])
+
+    assert "no input has a dimension 0" in check("rows", Scalar(), torch.tensor(1.5)).reason
+    assert "lists of tensors" in check("rows", Listed(), [torch.rand(3, 4, 4)]).reason
+
+
+def test_a_batch_that_the_model_refuses_is_not_applicable() -> None:
+    class One(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.reshape(192).cumsum(0)
+
+    assert "the model raised RuntimeError in a batch of 2" in check("rows", One(), X).reason
