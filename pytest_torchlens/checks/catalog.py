@@ -81,6 +81,13 @@ CHECKS: tuple[BuiltInCheck, ...] = (
         5,
         {**_DIM, "size": whole(2, 1024)},
     ),
+    BuiltInCheck(
+        "layout",
+        "Inputs in channels_last, not contiguous or expanded give the same, but for rounding.",
+        6,
+        _DIM,
+    ),
+    BuiltInCheck("threads", "One thread and as many as there are processors give the same, but for rounding.", 3),
 )
 """In the order in which they run."""
 COMMON_OPTIONS = {"seconds": POSITIVE, "xfail": TEXT}

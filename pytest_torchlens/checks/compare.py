@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -146,6 +148,14 @@ def compare(  # noqa: PLR0913 - what ran how, and the words for it
         return results.tie(name, _failure(subject, parting.flips[0], what, "", found), **numbers)
     failure = _failure(subject, parting.place, what, advice, found)
     return results.failed(name, failure, unseen=(*found.unseen, *unseen), **numbers)
+
+
+def passed_all(name: str, found: Sequence[CheckResult], notes: Sequence[str] = ()) -> CheckResult:
+    """Return one result for several comparisons that passed, with the errors of the worst."""
+    worst = max(found, key=lambda result: result.error or 0.0)
+    compared = sum(result.compared for result in found)
+    unseen = tuple(dict.fromkeys(text for result in found for text in result.unseen))
+    return replace(worst, name=name, compared=compared, unseen=unseen, notes=tuple(notes))
 
 
 def words_of(judgement: Judgement) -> str:

@@ -153,6 +153,16 @@ class Examples:
             hint = "'dim' among its options names another dimension of the batch"
             raise NotApplicableError(f"{error}; {hint}") from error
 
+    def repeated(self, size: int, *, expand: bool = False) -> Arguments:
+        """Return a batch of the first example, so many times; with `expand` all are one in memory."""
+
+        def change(tensor: torch.Tensor) -> torch.Tensor:
+            sizes = [size if dim == self.dim else -1 for dim in range(tensor.dim())]
+            expanded = self._row(tensor, 0).detach().expand(sizes)
+            return expanded if expand else expanded.contiguous()
+
+        return self._changed(change)
+
     def alone(self) -> Arguments:
         """Return the first example alone."""
         return self._changed(lambda tensor: self._row(tensor, 0).clone())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
+from typing import TypeVar
 
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.checks.inputs import other_inputs
@@ -12,8 +12,11 @@ from pytest_torchlens.checks.results import failed
 from pytest_torchlens.checks.results import failure_at
 from pytest_torchlens.checks.results import passed
 from pytest_torchlens.checks.results import values_text
+from pytest_torchlens.checks.subject import OTHER_VALUES
+from pytest_torchlens.checks.subject import PLAIN
 from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
+from pytest_torchlens.checks.subject import OutOfTimeError
 from pytest_torchlens.checks.subject import Outputs
 from pytest_torchlens.checks.subject import Subject
 from pytest_torchlens.history import ModelHistory
@@ -36,32 +39,47 @@ _SEED = (
 def run(subject: Subject) -> CheckResult:
     """Call the model twice: one after the other if it is in eval mode, else both times from the same state."""
     in_a_row = not subject.is_training
-    runs = _in_a_row(subject) if in_a_row else [_alone(subject), _alone(subject)]
+    between: list[Outputs] = []
+    runs = _in_a_row(subject, between) if in_a_row else [_alone(subject), _alone(subject)]
     (first, state), (second, second_state) = runs
     if not first and not second:
         raise NotApplicableError("its output holds no tensor to compare")
     differ = [path for path in first | second if _digest(first, path) != _digest(second, path)]
     changed = [name for name in state | second_state if state.get(name) != second_state.get(name)]
     if not differ and not changed:
+        _share(subject, in_a_row, first, between)
         return passed(NAME, len(first) + len(state), unit="outputs and states")
     return _failure(subject, runs, differ, changed, in_a_row)
 
 
+_T = TypeVar("_T")
 _Run = tuple[Outputs, dict[str, str]]
 
 
-def _in_a_row(subject: Subject) -> list[_Run]:
-    """Return two runs, with a call on other values between them."""
+def _share(subject: Subject, in_a_row: bool, first: Outputs, between: list[Outputs]) -> None:
+    """Spare other checks these passes, if the model remembers nothing from one to the next."""
+    subject.once(PLAIN, lambda: first)
+    if in_a_row and between:
+        subject.once(OTHER_VALUES, lambda: between[0])
+
+
+def _in_a_row(subject: Subject, between: list[Outputs]) -> list[_Run]:
+    """Return two runs, with a call on other values between them, whose outputs are added to `between`."""
     with subject.runs(way="called twice") as call:
         first = call()
-        _call_on_others(subject, call)
+        between += _call_on_others(subject, call)
         state = subject.state()
         return [(first, state), (call(), subject.state())]
 
 
-def _call_on_others(subject: Subject, call: Callable[..., object]) -> None:
-    with contextlib.suppress(ModelRaisedError, NotApplicableError):  # it may not take other values
-        call(*other_inputs(subject))
+def _call_on_others(subject: Subject, call: Callable[..., _T]) -> list[_T]:
+    """Return what a call on other values returns; nothing if the model does not take them."""
+    try:
+        return [call(*other_inputs(subject))]
+    except OutOfTimeError:
+        raise
+    except (ModelRaisedError, NotApplicableError):
+        return []
 
 
 def _alone(subject: Subject) -> _Run:

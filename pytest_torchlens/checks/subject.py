@@ -32,6 +32,9 @@ from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.history_options import TraceOptions
 
 _T = TypeVar("_T")
+PLAIN = ("outputs",)
+OTHER_VALUES = ("outputs on other values",)
+"""Keys of `Subject.once`, for passes that several checks need."""
 Outputs = dict[str, torch.Tensor]
 """Detached copies of the tensors in a model's output, by their path."""
 
@@ -242,7 +245,7 @@ class Subject:
     @cached_property
     def outputs(self) -> Outputs:
         """The outputs of a plain pass on the inputs of the subject."""
-        return self.call()
+        return self.once(PLAIN, self.call)
 
     @cached_property
     def exact(self) -> Outputs:
@@ -276,6 +279,12 @@ class Subject:
     def with_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Subject:
         """Return a subject of the same model with other inputs."""
         other = Subject(self.model, args, kwargs, tools=self.tools, seed=self.seed)
+        other.deadline, other.redrawn = self.deadline, self.redrawn
+        return other
+
+    def of(self, model: nn.Module) -> Subject:
+        """Return a subject of another model, such as a copy, with the same inputs."""
+        other = Subject(model, self.args, self.kwargs, tools=self.tools, seed=self.seed)
         other.deadline, other.redrawn = self.deadline, self.redrawn
         return other
 

@@ -15,6 +15,7 @@ from torch import nn
 from pytest_torchlens.capture.looks import named_buffers
 from pytest_torchlens.capture.looks import named_parameters
 from pytest_torchlens.checks.inputs import other_inputs
+from pytest_torchlens.checks.subject import OTHER_VALUES
 from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import Subject
@@ -57,7 +58,9 @@ def _find_dependent(subject: Subject) -> set[str]:
     if not subject.outputs:
         raise NotApplicableError("its output holds no tensor to compare")
     try:
-        changed = subject.call(*other_inputs(subject), way="on other values of its inputs")
+        changed = subject.once(
+            OTHER_VALUES, lambda: subject.call(*other_inputs(subject), way="on other values of its inputs")
+        )
     except ModelRaisedError as error:
         raise NotApplicableError(f"{error}, so nothing shows that its output depends on them") from error
     return {path for path in subject.outputs if _differs(subject, path, changed.get(path))}
