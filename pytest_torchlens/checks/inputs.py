@@ -160,15 +160,18 @@ class Examples:
             hint = "'dim' among its options names another dimension of the batch"
             raise RefusedError(f"{error}; {hint}") from error
 
-    def repeated(self, size: int, *, expand: bool = False) -> Arguments:
-        """Return a batch of the first example, so many times; with `expand` all are one in memory."""
+    def repeated(self, size: int) -> Arguments:
+        """Return a batch of the first example, so many times."""
+        return self._changed(lambda tensor: torch.cat([self._row(tensor, 0).detach()] * size, self.dim))
 
-        def change(tensor: torch.Tensor) -> torch.Tensor:
+    def expanded(self, size: int, change: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor) -> Arguments:
+        """Return the same batch with all examples one in memory, made by `change` of the first."""
+
+        def expanded(tensor: torch.Tensor) -> torch.Tensor:
             sizes = [size if dim == self.dim else -1 for dim in range(tensor.dim())]
-            expanded = self._row(tensor, 0).detach().expand(sizes)
-            return expanded if expand else expanded.contiguous()
+            return change(self._row(tensor, 0).detach()).expand(sizes)
 
-        return self._changed(change)
+        return self._changed(expanded)
 
     def alone(self) -> Arguments:
         """Return the first example alone."""

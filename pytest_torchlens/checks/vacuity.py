@@ -87,8 +87,7 @@ def _redrawn(subject: Subject) -> Subject:
     except Exception as error:
         raise NotApplicableError(f"{constant}, and the model cannot be copied: {error}") from error
     redraw(model)
-    other = Subject(model, subject.args, subject.kwargs, tools=subject.tools, seed=subject.seed)
-    other.deadline = subject.deadline
+    other = subject.of(model)
     if not depends(other):
         raise NotApplicableError(f"{constant}, nor with weights drawn anew")
     other.redrawn = True
