@@ -26,6 +26,7 @@ from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import Subject
 from pytest_torchlens.checks.vacuity import dependent
+from pytest_torchlens.checks.vacuity import dependent_outputs
 from pytest_torchlens.records import CheckResult
 from pytest_torchlens.records import CheckStatus
 
@@ -51,14 +52,21 @@ def run(subject: Subject, dim: int = 0) -> CheckResult:
     return passed_all(NAME, found)
 
 
-def _compared(reference: Subject, runner: Subject, given: Arguments, way: str, fit: Fit = whole) -> CheckResult:
+def _compared(
+    reference: Subject,
+    runner: Subject,
+    given: Arguments,
+    way: str,
+    fit: Fit = whole,
+    depend: set[str] | None = None,
+) -> CheckResult:
     """Return the result of one layout; `runner` is the reference, or a copy of its model in another layout."""
     try:
         outputs = runner.call(*given, way=way)
     except ModelRaisedError as error:
         failure = failure_of_raise(reference.history, _with_calls(runner, given, error), _ADVICE)
         return failed(NAME, failure, redrawn=reference.redrawn)
-    return compare(NAME, reference, outputs, lambda: runner.record(*given, way=way), way, _ADVICE, fit)
+    return compare(NAME, reference, outputs, lambda: runner.record(*given, way=way), way, _ADVICE, fit, depend)
 
 
 def _with_calls(runner: Subject, given: Arguments, error: ModelRaisedError) -> ModelRaisedError:
@@ -138,5 +146,5 @@ def _expanded(subject: Subject, dim: int) -> Iterator[CheckResult]:
         _ = reference.outputs
     except (NotApplicableError, ModelRaisedError):  # it has no batch, or takes none of two
         return
-    reference.dependent_outputs = subject.dependent_outputs
-    yield _compared(reference, reference, examples.expanded(2), "with inputs that are expanded")
+    way, depend = "with inputs that are expanded", dependent_outputs(subject)
+    yield _compared(reference, reference, examples.expanded(2), way, depend=depend)

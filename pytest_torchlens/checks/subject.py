@@ -129,10 +129,6 @@ class Subject:
         self.seed = seed
         self.deadline = time.monotonic() + DEFAULT_SECONDS
         """When the check that runs now must end, in seconds of `time.monotonic`."""
-        self.dependent: Subject | None = None
-        """This one, or a copy with other weights, whose output depends on the input; None until somebody asks."""
-        self.dependent_outputs: set[str] | None = None
-        """Paths of the outputs that depend on the input; None until somebody asks."""
         self.redrawn = False
         """Whether its weights were drawn anew."""
         self._made: dict[tuple[Any, ...], Any] = {}
