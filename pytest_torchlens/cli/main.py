@@ -17,6 +17,7 @@ from typing import TextIO
 from typing import cast
 
 from pytest_torchlens.cli import baseline_commands
+from pytest_torchlens.cli import checks_command
 from pytest_torchlens.cli import log_command
 from pytest_torchlens.cli import matrix_command
 from pytest_torchlens.cli import merge_baseline_command
@@ -40,6 +41,7 @@ COMMANDS = (
     matrix_command,
     bisect_command,
     zoo_commands,
+    checks_command,
 )
 USAGE_ERROR = 2
 

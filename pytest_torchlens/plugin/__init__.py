@@ -16,6 +16,7 @@ from pytest_torchlens.plugin.fixtures import lens_draw
 from pytest_torchlens.plugin.fixtures import lens_model
 from pytest_torchlens.plugin.fixtures import lens_recorder
 from pytest_torchlens.plugin.fixtures import lens_report
+from pytest_torchlens.plugin.fixtures import lens_same
 from pytest_torchlens.plugin.fixtures import lens_trace
 from pytest_torchlens.plugin.fixtures import lens_validate
 from pytest_torchlens.plugin.options import MARKER_HELP
@@ -31,6 +32,7 @@ __all__ = [
     "lens_model",
     "lens_recorder",
     "lens_report",
+    "lens_same",
     "lens_trace",
     "lens_validate",
     "pytest_addhooks",

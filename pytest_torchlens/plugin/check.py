@@ -10,6 +10,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import pytest
+from torch import nn
 
 from pytest_torchlens.baseline.store import key_of
 from pytest_torchlens.baseline.wording import comparison_text
@@ -30,8 +31,6 @@ from pytest_torchlens.run import snapshot_of
 if TYPE_CHECKING:
     from collections.abc import Callable
     from collections.abc import Sequence
-
-    from torch import nn
 
     from pytest_torchlens.baseline.snapshot import Snapshot
     from pytest_torchlens.records import Comparison
@@ -63,6 +62,8 @@ class Check:
         __tracebackhide__ = True
         if not isinstance(history, ModelHistory):
             kind = type(history).__name__
+            if isinstance(history, nn.Module):
+                kind += "; lens_same(model, x) runs the checks of --lens-checks, which need no baseline"
             raise TypeError(f"lens_check: expected a history, as in lens_check(lens_trace(model, x)), got {kind}")
         key = self._key(name)
         device = history.operations[0].tensor_device.partition(":")[0] if history.operations else "cpu"

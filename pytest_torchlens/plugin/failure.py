@@ -11,15 +11,20 @@ import pluggy
 
 from pytest_torchlens.baseline.store import key_of
 from pytest_torchlens.baseline.wording import comparison_text
+from pytest_torchlens.checks.catalog import known_checks
 from pytest_torchlens.plugin.settings import command_options
 from pytest_torchlens.records import Outcome
+from pytest_torchlens.records import Stage
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pytest
     from _pytest._code.code import ExceptionRepr
     from _pytest._code.code import Traceback
     from _pytest._code.code import TracebackEntry
 
+    from pytest_torchlens.records import CheckResult
     from pytest_torchlens.records import ErrorRecord
     from pytest_torchlens.records import Failure
     from pytest_torchlens.records import ModelReport
@@ -50,6 +55,8 @@ def _failure_text(report: ModelReport, config: pytest.Config) -> str:
     if report.comparison is not None and report.comparison.fails:
         name, key = f"{report.zoo}:{report.name}", key_of(report.zoo, report.name)
         return comparison_text(report.comparison, name, key, command_options(config))
+    if report.outcome is Outcome.FAILED and report.stage is Stage.CHECK:
+        return checks_failed_text(report.checks, f"{report.zoo}:{report.name}")
     if report.verdict is None or report.outcome is not Outcome.FAILED:
         return ""
     failed = report.verdict.failed_parts
@@ -59,6 +66,21 @@ def _failure_text(report: ModelReport, config: pytest.Config) -> str:
     lines = [f"{report.zoo}:{report.name}: validation failed in {names}"]
     for part in failed:
         lines += ["", *part_text(part)]
+    return "\n".join(lines)
+
+
+def checks_failed_text(results: Sequence[CheckResult], name: str) -> str:
+    """Return what fails a model: each failed check, with its place and what to do."""
+    failed = [result for result in results if result.fails]
+    lines = [f"{name}: failed {', '.join(result.name for result in failed)} (--lens-checks)"]
+    for result in failed:
+        if result.failure is None or result.word == "xpassed":
+            lines += ["", f"{result.name}: {result.words}"]
+            continue
+        sentence = known_checks()[result.name].sentence if result.name in known_checks() else ""
+        facts = {"values": result.failure.values, "not looked at": "; ".join(result.unseen)}
+        lines += ["", f"{result.name}: {sentence}" if sentence else result.name, *_failure(result.failure)]
+        lines += [f"      {word}: {text}" for word, text in facts.items() if text]
     return "\n".join(lines)
 
 
@@ -110,6 +132,7 @@ def junit_properties(report: ModelReport) -> list[tuple[str, str]]:
             ops_checked=verdict.operations_checked,
             edges_checked=verdict.edges_checked,
         )
+    found |= {f"check.{result.name}": result.word for result in report.checks}
     if comparison := report.comparison:
         found["baseline"] = comparison.verdict.value
     if cost := report.measurements:

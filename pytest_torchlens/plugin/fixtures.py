@@ -184,6 +184,26 @@ def lens_check(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
 
 @pytest.fixture
+def lens_same(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """Check that a model computes the same when it is run another way, and fail the test if it does not.
+
+    Example::
+
+        def test_rows_are_independent(lens_same):
+            lens_same(model, x, checks="rows,batch-size")
+
+    The inputs are as for `lens_trace`.  `checks` are names, ``"all"``, or a mapping of names to options such as
+    ``{"rows": {"dim": 1}}``; without it those of the marker ``lens(checks=...)``, of ``--lens-checks``, or else the
+    cheap ones; ``pytest-lens checks`` lists them.  `build` makes a fresh instance, which some checks need.  The model
+    is checked in the mode that it is in, and stays as it was.  The error names what broke, the first operation, its
+    line and what to do; without one it returns the results.  (A baseline is another thing: see ``lens_check``.)
+    """
+    from pytest_torchlens.plugin.same import Same
+
+    return Same(request)
+
+
+@pytest.fixture
 def lens_model(request: pytest.FixtureRequest) -> Iterator[LensModel]:
     """Run a test with each model of a zoo that its mark ``lens_zoo`` names; the model is freed after the test.
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from pytest_torchlens.checks.catalog import Check
     from pytest_torchlens.records import Comparison
     from pytest_torchlens.records import Environment
     from pytest_torchlens.records import ModelReport
@@ -191,6 +192,43 @@ def pytest_lens_report_notes(config: pytest.Config, report: ModelReport) -> str 
 
         def pytest_lens_report_notes(config, report):
             return f"owner: {OWNERS.get(report.name, 'nobody')}"
+    """
+
+
+def pytest_lens_checks(config: pytest.Config) -> Check | list[Check] | None:
+    """Add checks of a project's own to those that ``--lens-checks`` can name.
+
+    Called before models run; all implementations are called.  A model that such a check is asked for runs in pytest's
+    own process, because other processes do not load ``conftest.py``.
+
+    Parameters
+    ----------
+    config
+        pytest's configuration.
+
+    Returns
+    -------
+    Check, list of Check or None
+        Objects with ``name``, ``sentence`` (what must hold), ``cost`` (in plain passes) and ``run(subject)``, which
+        returns a `pytest_torchlens.records.CheckResult`; see docs/checks.md.
+
+    Examples
+    --------
+    ::
+
+        class SumsToOne:
+            name = "sums-to-one"
+            sentence = "The output is a distribution."
+            cost = 1
+
+            def run(self, subject):
+                total = subject.outputs[""].sum(-1)
+                if torch.allclose(total, torch.ones_like(total)):
+                    return passed(self.name, compared=len(total))
+                return failed(self.name, Failure(message=f"rows sum to {total.tolist()}"))
+
+        def pytest_lens_checks(config):
+            return SumsToOne()
     """
 
 

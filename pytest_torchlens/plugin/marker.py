@@ -91,11 +91,27 @@ def _are_strings(texts: tuple[Any, ...]) -> bool:
     return all(isinstance(text, str) for text in texts)
 
 
+def _are_checks(value: Any) -> bool:
+    """Check form and options; a name that is unknown here may be that of a project's own check."""
+    from pytest_torchlens.checks.catalog import known_checks
+    from pytest_torchlens.checks.catalog import setting_of
+
+    if isinstance(value, dict):
+        known = known_checks()
+        return all(isinstance(name, str) and setting_of(name, value[name], known.get(name)) for name in value)
+    return bool(value) and _are_strings(_texts(value))
+
+
 _NUMBER = Option("a number of at least 0", (int, float), lambda number: number >= 0)
 MARKER_OPTIONS = {
     "autotrace": choice(*AUTOTRACE_VALUES),
     "fail_on": Option(
         "conditions such as 'local-change' or ['own:1e-5', 'structure']", (str, list, tuple), _are_conditions
+    ),
+    "checks": Option(
+        "names of checks such as 'rows,repeat' or ['rows'], or a mapping of names to options",
+        (str, list, tuple, dict),
+        _are_checks,
     ),
     "mode": choice(*AUTOTRACE_MODES),
     "parts": Option("names of parts such as ['replay', 'invariants']", (str, list, tuple), _are_parts),

@@ -25,8 +25,9 @@ ISOLATE_ABOVE = 20
 DEFAULT_TIMEOUT = 600
 """Default of ``--lens-timeout``."""
 MARKER_HELP = (
-    "lens(*, autotrace, mode, parts, seconds, memory, fail_on): how the models that a test calls are validated, and "
-    "what fails lens_check, each like the option or ini key of that name; models of a zoo have it without arguments"
+    "lens(*, autotrace, mode, parts, seconds, memory, fail_on, checks): how the models that a test calls are "
+    "validated, what fails lens_check, and the checks of lens_same, each like the option or ini key of that name; "
+    "models of a zoo have it without arguments"
 )
 """Help text of the marker ``lens``."""
 
@@ -51,6 +52,7 @@ def is_wanted(config: pytest.Config) -> bool:
         or option.lens_parts
         or option.lens_report
         or option.lens_graph
+        or option.lens_checks
         or option.lens_device
         or option.lens_changed_since
         or (config.args_source is config.ArgsSource.ARGS and any(names_zoo(config, arg) for arg in config.args))
@@ -121,6 +123,14 @@ OPTIONS = (
         "list",
         "PART[,PART...]",
         "Parts of the validation: observer, replay, perturbation, invariants, completeness. Default: all.",
+    ),
+    CommandLineOption(
+        "--lens-checks",
+        "list",
+        "CHECK[,CHECK...]",
+        "Check that each model computes the same when it is run another way: repeat,rows; all runs all, none none; "
+        "pytest-lens checks lists them. They are the checks of the fixture lens_same, too. Default: those of the zoo "
+        "file. (Baselines are another thing: --lens-validate and the fixture lens_check compare with them.)",
     ),
     CommandLineOption(
         "--lens-report",
@@ -320,6 +330,7 @@ INI_KEYS = (
     IniKey("lens_autotrace_memory", "string", "2048", "MiB for one call, as --lens-autotrace-memory"),
     IniKey("lens_zoo_paths", "paths", None, f"Folders of zoo files (default: {ZOO_FOLDER})"),
     IniKey("lens_parts", "args", [], "Parts of the validation, as --lens-parts"),
+    IniKey("lens_checks", "args", [], "Checks of each model, as --lens-checks"),
     IniKey("lens_report", "string", "", "Folder of the report, as --lens-report"),
     IniKey("lens_graph", "string", "", "Folder of drawings and their options, as --lens-graph"),
     IniKey("lens_device", "string", "", "Device that models run on, as --lens-device"),

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from datetime import timezone
 from functools import cached_property
@@ -16,6 +17,8 @@ from typing import Any
 import pytest
 
 from pytest_torchlens.plugin.called_models import CalledModels
+from pytest_torchlens.plugin.checks import check_zoo_files
+from pytest_torchlens.plugin.checks import names_own_check
 from pytest_torchlens.plugin.hooks import add_environment_facts
 from pytest_torchlens.plugin.hooks import has_model_hooks
 from pytest_torchlens.plugin.options import ISOLATE_ABOVE
@@ -55,6 +58,7 @@ class LensSession:
         self.config = config
         self.options = LensOptions.of(config)
         self.selection = Selection(config, self.options.zoos)
+        check_zoo_files(self.selection.choices.values(), self.options.own_checks)
         self.is_worker = hasattr(config, "workerinput")
         if self.options.against and not self.selection.models:
             raise pytest.UsageError("--lens-against needs models of a zoo: add --lens-zoo ZOO:NAME")
@@ -100,7 +104,8 @@ class LensSession:
             return None
         from pytest_torchlens.run import Against
 
-        return Against(self.options.against, self._run_options(self.options.baseline), self.options.sweep.limits())
+        options = replace(self._run_options(self.options.baseline), checks=("none",), own_checks=())
+        return Against(self.options.against, options, self.options.sweep.limits())
 
     @property
     def run_options(self) -> RunOptions:
@@ -117,6 +122,8 @@ class LensSession:
             folder=options.report,
             graphs=options.graphs,
             baseline=baseline,
+            checks=options.checks,
+            own_checks=options.own_checks,
             ignore=options.ignore,
             device=options.device,
         )
@@ -142,8 +149,16 @@ class LensSession:
         if self._hook_runner is not None:
             return self._hook_runner
         sweep = self.options.sweep
-        many = len(self.selection.choices[file].names) > ISOLATE_ABOVE
+        choice = self.selection.choices[file]
+        many = len(choice.names) > ISOLATE_ABOVE
         if not (many if sweep.isolate is None else sweep.isolate) or has_model_hooks(self.config):
+            return None
+        if names_own_check(self.options.checks, choice, self.options.own_checks):
+            if sweep.isolate:
+                raise pytest.UsageError(
+                    "--lens-isolate runs models in processes that load no conftest.py, so the checks that the hook "
+                    "pytest_lens_checks returns would not run: remove the option, or do not ask for them"
+                )
             return None
         if self._isolation is None:
             from pytest_torchlens.run import Isolation
@@ -173,6 +188,8 @@ class LensSession:
 
     def pytest_report_header(self) -> str | None:
         """Say what the run is about."""
+        if not self.selection.models and self.options.checks:
+            return "lens: no model is named (--lens-zoo ZOO:NAME); --lens-checks are those of the fixture lens_same"
         if not self.selection.models:
             has_autotrace = self.config.pluginmanager.hasplugin("lens-autotrace-summary")  # it has its own header
             return None if has_autotrace else "lens: no model is named (--lens-zoo ZOO:NAME), so there is nothing to do"

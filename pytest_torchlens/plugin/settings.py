@@ -21,6 +21,8 @@ from pytest_torchlens.baseline.policy import KEEPS
 from pytest_torchlens.baseline.policy import UPDATES
 from pytest_torchlens.baseline.policy import Policy
 from pytest_torchlens.baseline.store import Store
+from pytest_torchlens.plugin.checks import named_checks
+from pytest_torchlens.plugin.checks import own_checks
 from pytest_torchlens.plugin.options import DEFAULT_TIMEOUT
 from pytest_torchlens.plugin.options import SIZES
 from pytest_torchlens.records import close
@@ -31,6 +33,7 @@ from pytest_torchlens.records.files import check_folder
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pytest_torchlens.checks.catalog import Check
     from pytest_torchlens.report import Graphs
     from pytest_torchlens.report import ResultTable
     from pytest_torchlens.run import JobLimits
@@ -49,6 +52,10 @@ class LensOptions:
     junit_properties: bool
     graphs: Graphs | None
     """Drawings in addition to those of the report; None if not requested."""
+    checks: tuple[str, ...] | None
+    """Names of checks; None for those of zoo files."""
+    own_checks: tuple[Check, ...]
+    """The checks that hooks return."""
     ignore: tuple[str, ...]
     """Audit rules whose findings are left out."""
     device: str
@@ -89,6 +96,8 @@ class LensOptions:
             report=report_folder(config),
             junit_properties=config.getini("lens_junit_properties"),
             graphs=_graphs(config),
+            checks=named_checks(config),
+            own_checks=own_checks(config),
             ignore=ignored_rules(config),
             device=_device(option.lens_device or config.getini("lens_device")),
             sweep=SweepOptions.of(config),

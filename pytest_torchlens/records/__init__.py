@@ -6,6 +6,10 @@ from pytest_torchlens.records.alignment import AlignedEdge
 from pytest_torchlens.records.alignment import Alignment
 from pytest_torchlens.records.alignment import Pair
 from pytest_torchlens.records.alignment import align
+from pytest_torchlens.records.checks import CheckResult
+from pytest_torchlens.records.checks import CheckStatus
+from pytest_torchlens.records.checks import checks_text
+from pytest_torchlens.records.checks import count_checks
 from pytest_torchlens.records.comparison import UNRESOLVED
 from pytest_torchlens.records.comparison import Change
 from pytest_torchlens.records.comparison import Comparison
@@ -73,6 +77,8 @@ __all__ = [
     "AuditFinding",
     "AuditPlace",
     "Change",
+    "CheckResult",
+    "CheckStatus",
     "Comparison",
     "Edge",
     "Environment",
@@ -113,6 +119,8 @@ __all__ = [
     "address_of",
     "align",
     "byte_size",
+    "checks_text",
+    "count_checks",
     "count_text",
     "close",
     "file_name",

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 from typing import ClassVar
 
+from pytest_torchlens.records.checks import CheckResult
 from pytest_torchlens.records.comparison import Comparison
 from pytest_torchlens.records.history import ActivationStatistics
 from pytest_torchlens.records.history import HistoryRecord
@@ -47,6 +48,7 @@ class Stage(str, enum.Enum):
     VALIDATE = "validate"
     DRAW = "draw"
     COMPARE = "compare"
+    CHECK = "check"
     DONE = "done"
 
 
@@ -112,6 +114,8 @@ class ModelReport:
     """The result of validation; null if it did not run."""
     comparison: Comparison | None = None
     """The differences from the stored baseline; null if nothing was compared."""
+    checks: tuple[CheckResult, ...] = ()
+    """The results of ``--lens-checks``, in the order in which they ran."""
     flops: int | None = None
     """Floating-point operations of the forward pass; null if they were not counted."""
     measurements: Measurements | None = None

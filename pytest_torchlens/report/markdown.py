@@ -13,6 +13,7 @@ from pytest_torchlens.draw.text import magnitude
 from pytest_torchlens.draw.text import printable
 from pytest_torchlens.draw.text import shorten
 from pytest_torchlens.records import byte_size
+from pytest_torchlens.records import count_checks
 from pytest_torchlens.records import count_text
 from pytest_torchlens.report.summary import counts
 from pytest_torchlens.report.summary import failed_how
@@ -59,6 +60,7 @@ def _lines(run: RunReport) -> Iterator[str]:
         yield f"\nand {count_text(len(bad) - _MOST_FAILURES, 'more failed model')}\n"
     yield from _unproven(run)
     yield from _audit(run)
+    yield from _checks(run)
     models = sorted(firsts, key=lambda item: urgency(item[0]))
     yield f"\n{_COLUMNS}\n{re.sub(r'[^|]+', '---', _COLUMNS)}"
     yield from (_row(*item) for item in models[:_MOST_ROWS])
@@ -102,6 +104,14 @@ def _audit(run: RunReport) -> Iterator[str]:
         yield f"- ⚠️ **{_text(_name(model))}**: {_text(finding.words)}"
     if found := severities(run.models):
         yield f"\nAudit findings: {found}; the models' pages have them."
+
+
+def _checks(run: RunReport) -> Iterator[str]:
+    """Yield how many models passed each check, and the failures that are not among those of models."""
+    results = [(model, check) for model in run.models for check in model.checks]
+    for name in dict.fromkeys(check.name for _, check in results):
+        words = count_checks(check for _, check in results if check.name == name)
+        yield f"- check `{_text(name)}`: {', '.join(f'{count:,} {word}' for word, count in words.items())}"
 
 
 def _row(model: ModelReport, more: int) -> str:

@@ -26,6 +26,7 @@ from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import Measurements
 from pytest_torchlens.records import ModelReport
 from pytest_torchlens.records import byte_size
+from pytest_torchlens.records import checks_text
 from pytest_torchlens.records import count_text
 from pytest_torchlens.report import summary
 from pytest_torchlens.report.drawings import gzip_base64
@@ -74,6 +75,7 @@ class Pages:
         }
         self.jinja.globals |= {
             "counted": count_text,
+            "checks_text": checks_text,
             "status": summary.status,
             "num_severe": summary.num_severe,
             "failed_at": summary.failed_at,
@@ -95,6 +97,7 @@ class Pages:
             totals=_totals(self.run.models),
             measured=any(report.measurements for report in self.run.models),
             audited=any(report.findings for report in self.run.models),
+            checked=any(report.checks for report in self.run.models),
             severities=severities,
             weight=weight,
         )
@@ -199,6 +202,8 @@ _MARKS = {
     "unproven": "?",
     "xpassed": "✓",
     "xfailed": "✕",
+    "tie": "=",
+    "error": "✕",
 }
 
 

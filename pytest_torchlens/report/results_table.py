@@ -8,6 +8,8 @@ import io
 from typing import TYPE_CHECKING
 
 from pytest_torchlens.records import Outcome
+from pytest_torchlens.records import Stage
+from pytest_torchlens.records import checks_text
 from pytest_torchlens.records import write_atomically
 from pytest_torchlens.records.files import exclusive
 from pytest_torchlens.records.files import why_no_path
@@ -26,8 +28,8 @@ if TYPE_CHECKING:
 
 
 COLUMNS = (
-    "zoo model inputs weights params operations layers edges flops forward_ms validate_ratio seconds verdict reason "
-    "torch library python"
+    "zoo model inputs weights params operations layers edges flops forward_ms validate_ratio seconds verdict checks "
+    "reason torch library python"
 ).split()
 """``validate_ratio`` is the time of validating in plain forward passes (empty if one took less than 0.005 ms),
 ``seconds`` the wall time of the whole item."""
@@ -174,6 +176,7 @@ def row_of(report: ModelReport, environment: Environment) -> dict[str, str]:
         "weights": report.weights,
         "seconds": f"{report.seconds:.1f}",
         "verdict": _verdict(report),
+        "checks": checks_text(report.checks),
         "reason": " ".join(_reason(report).split())[:LONGEST],
         "torch": environment.torch,
         "library": _library(report.zoo, environment),
@@ -210,7 +213,7 @@ def _verdict(report: ModelReport) -> str:
 
 
 def _reason(report: ModelReport) -> str:
-    if _failed_outside_validation(report):
+    if _failed_outside_validation(report) or (report.outcome is Outcome.FAILED and report.stage is Stage.CHECK):
         return explain(report).what
     verdict = report.verdict
     return "; ".join(report.notes) if verdict is None or verdict else verdict.words

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_torchlens.baseline.store import key_of
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from pytest_torchlens.records import AuditFinding
     from pytest_torchlens.records import AuditPlace
+    from pytest_torchlens.records import CheckResult
     from pytest_torchlens.records import Comparison
     from pytest_torchlens.records import ErrorRecord
     from pytest_torchlens.records import ModelReport
@@ -77,6 +79,7 @@ _ADVICE = {
     Stage.RECORD: "the plain forward pass worked, so recording is at fault: please report it with the traceback",
     Stage.VALIDATE: "the recording worked, so validation is at fault: please report it with the traceback",
     Stage.DRAW: "all but the drawing is in the report",
+    Stage.CHECK: "the recording worked, so what makes the model or its inputs for a check is at fault",
     Stage.COMPARE: "check that the baseline is whole, or make it anew",
     Stage.DONE: "the model did well: a hook of a plugin or of a conftest.py, or a limit of theirs, failed it",
 }
@@ -191,6 +194,8 @@ def failed_at(report: ModelReport) -> str:
     """Return where a failed model failed: ``"forward"``, ``"replay at conv2d_2_4"``, ``"unexpected pass"``."""
     if report.error is not None and report.error.stage is Stage.DONE:
         return "unexpected pass" if report.error.type == "UnexpectedPass" else "pytest"
+    if report.error is None and report.stage is Stage.CHECK and (check := failed_check(report)) is not None:
+        return f"{check.name} at {check.operation}" if check.operation else check.name
     if report.error is not None or report.verdict is None:
         return report.stage.value
     if report.comparison is not None and (first := report.comparison.first) is not None and first.operation:
@@ -219,12 +224,27 @@ def explain(report: ModelReport) -> Trouble:
         return _of_error(report.error)
     if report.comparison is not None and report.comparison.fails:
         return _of_comparison(report.comparison)
+    if report.stage is Stage.CHECK and (check := failed_check(report)) is not None:
+        return _of_check(check)
     failure = report.verdict.first_failure if report.verdict is not None else None
     if failure is None and report.verdict is not None and report.verdict.unproven:
         return _of_unproven(report.verdict.unproven[0])
     if failure is None and (severe := severe_findings(report)):
         return Trouble(what=severe[0].words, advice=severe[0].advice)
     return _of_failure(failure) if failure else Trouble(what=f"failed in stage {report.stage.value}")
+
+
+def failed_check(report: ModelReport) -> CheckResult | None:
+    """Return the first check that fails a model."""
+    return next((result for result in report.checks if result.fails), None)
+
+
+def _of_check(check: CheckResult) -> Trouble:
+    if check.failure is None or check.word == "xpassed":
+        advice = "where it is mended, take its 'xfail' out of the zoo file"
+        return Trouble(what=f"{check.name}: {check.words}", advice=advice)
+    found = _of_failure(check.failure)
+    return replace(found, what=f"{check.name}: {found.what}")
 
 
 def _of_comparison(comparison: Comparison) -> Trouble:

@@ -17,6 +17,7 @@ from pytest_torchlens.draw.text import short_place
 from pytest_torchlens.draw.text import shorten
 from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import byte_size
+from pytest_torchlens.records import checks_text
 from pytest_torchlens.records import count_text
 from pytest_torchlens.report.layer_table import Costs
 from pytest_torchlens.report.summary import failed_at
@@ -99,6 +100,8 @@ class _TerminalWriter:
     def table(self, models: Sequence[ModelReport]) -> str:
         """Return the widest table that fits: shorten names first, then drop columns."""
         columns = self._columns()
+        if not any(report.checks for report in models):
+            del columns["checks"]
         longest = max((len(_name(report)) for report in models), default=0)
         for given_up in (None, *_DISPENSABLE):
             columns.pop(given_up or "", None)
@@ -163,7 +166,7 @@ class _TerminalWriter:
         rows = [list(columns), *([cell(report) for cell in columns.values()] for report in models)]
         # A row instead of tabulate's own headings, which are two columns wider than their words.
         rows.insert(1, ["-" * max(map(len, column)) for column in zip(*rows, strict=True)])
-        align = ["left" if header in {"model", "verdict"} else "right" for header in columns]
+        align = ["left" if header in {"model", "verdict", "checks"} else "right" for header in columns]
         return tabulate(rows, tablefmt="plain", colalign=align, disable_numparse=True)
 
     def _columns(self) -> _Columns:
@@ -177,6 +180,7 @@ class _TerminalWriter:
             "verdict": lambda report: _verdict(report) + self._num_calls(report),
             "checked": self._of_verdict(lambda verdict: f"{verdict.operations_checked:,}"),
             "edges": self._of_verdict(lambda verdict: f"{verdict.edges_checked:,}"),
+            "checks": lambda report: checks_text(report.checks) or self.none,
         }
 
     def _of_history(self, cell: Callable[[HistoryRecord], str]) -> Callable[[ModelReport], str]:
@@ -224,6 +228,9 @@ def _model(report: ModelReport) -> Iterator[tuple[str, str]]:
     yield "outputs", ", ".join(report.outputs)
     for part in report.verdict.parts if report.verdict is not None else ():
         yield part.name, _part(part)
+    for check in report.checks:
+        yield f"check {check.name}", f"{check.words} ({check.seconds:,.1f} s)"
+        yield from (("", f"not looked at: {text}") for text in check.unseen)
     yield "time", _time(report)
     yield "cost", _cost(report)
     for finding in report.findings:

@@ -48,7 +48,7 @@ def pack(case: ModelCase, options: RunOptions) -> dict[str, Any]:
     """
     if case.file is None:
         raise ValueError(f"{case.zoo}:{case.name}: expected a model of a zoo file, which another process can build")
-    plain = {field.name: getattr(options, field.name) for field in fields(options)}
+    plain = {field.name: getattr(options, field.name) for field in fields(options) if field.name != "own_checks"}
     plain["folder"] = options.folder and str(options.folder)
     plain["graphs"] = options.graphs and [str(options.graphs.folder), *options.graphs.settings]
     plain["baseline"] = options.baseline and asdict(options.baseline)
@@ -74,6 +74,7 @@ def _options(plain: dict[str, Any]) -> RunOptions:
     plain["graphs"] = graphs and Graphs.of(Path(graphs[0]), graphs[1:])
     plain["folder"] = folder and Path(folder)
     plain["parts"] = parts and tuple(parts)
+    plain["checks"] = plain["checks"] and tuple(plain["checks"])
     plain["ignore"] = tuple(plain["ignore"])
     baseline = plain["baseline"]
     plain["baseline"] = baseline and Policy(**{**baseline, **{key: tuple(baseline[key]) for key in _TUPLES}})

@@ -27,6 +27,7 @@ from pytest_torchlens.baseline.take_snapshot import ValueNumbers
 from pytest_torchlens.baseline.take_snapshot import take
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.patches import module_call_listener
+from pytest_torchlens.checks.catalog import plan as plan_checks
 from pytest_torchlens.functions import log_forward_pass
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.measure.flops import FlopCounts
@@ -262,6 +263,7 @@ class _Job:
         # New inputs, because the model may have written to the first ones.
         history = self.record(model, self.case.make_inputs(model))
         self.fields.update(history=history, record_ms=history.elapsed_time_total * 1e3)
+        self.check(model)
         if self.options.folder or self.options.graphs:
             self.enter(Stage.DRAW)
             self.describe(model, history)
@@ -271,6 +273,19 @@ class _Job:
             self.find_statistics(model)
         known = self.fields.get("statistics"), self.fields.get("measurements")
         self.audit(Subject(history, *known, ModelFacts.of(model)))
+
+    def check(self, model: nn.Module) -> None:
+        """Run the checks that the options or the zoo file name; one that fails fails the model."""
+        settings = self.case.settings
+        plan = plan_checks(self.options.checks, settings.checks, self.options.own_checks)
+        if not plan:
+            return
+        from pytest_torchlens.run.checks import check_model  # most runs have no checks
+
+        self.enter(Stage.CHECK)
+        self.fields["checks"] = check_model(model, self.case.make_inputs(model), plan, settings.seed, self.case.build)
+        if any(result.fails for result in self.fields["checks"]) and "outcome" not in self.fields:
+            self.fields.update(outcome=Outcome.FAILED, stage=Stage.CHECK)
 
     def audit(self, subject: Subject) -> None:
         """Add the audit findings except of ignored rules; one of high severity fails the model if conditions say so."""

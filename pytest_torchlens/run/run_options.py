@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_torchlens.baseline.policy import Policy
+    from pytest_torchlens.checks.catalog import Check
     from pytest_torchlens.report import Graphs
 
 
@@ -27,5 +29,9 @@ class RunOptions:
     """How baselines are treated; None for no comparison."""
     ignore: tuple[str, ...] = ()
     """Audit rules whose findings are left out."""
+    checks: tuple[str, ...] | None = None
+    """Names of the checks to run, or ``all`` or ``none``; None for those of the zoo file."""
+    own_checks: tuple[Check, ...] = field(default=(), repr=False)
+    """The project's own checks, which only this process knows."""
     device: str = ""
     """Where models run (``"cuda"``, ``"cuda:1"``); empty for the device that their zoo file names."""

@@ -103,7 +103,8 @@ class Zoo:
         for rule in self.rules:
             if any(matches(name, glob, self._name_set) for glob in rule.globs):
                 kwargs = {**merged.get("kwargs", {}), **rule.settings.get("kwargs", {})}
-                merged = {**merged, **rule.settings, "kwargs": kwargs}
+                checks = {**merged.get("checks", {}), **rule.settings.get("checks", {})}
+                merged = {**merged, **rule.settings, "kwargs": kwargs, "checks": checks}
                 kwarg_places |= rule.kwarg_places
         settings = Settings(**merged)
         return ModelCase(

@@ -12,6 +12,11 @@ from typing import NamedTuple
 
 from pytest_torchlens.baseline.conditions import ConditionError
 from pytest_torchlens.baseline.conditions import Conditions
+from pytest_torchlens.checks.catalog import CheckNameError
+from pytest_torchlens.checks.catalog import CheckSetting
+from pytest_torchlens.checks.catalog import known_checks
+from pytest_torchlens.checks.catalog import setting_of
+from pytest_torchlens.checks.catalog import split_names
 from pytest_torchlens.records import nearest
 from pytest_torchlens.zoo.inputs import FLOATS
 from pytest_torchlens.zoo.inputs import InputSpec
@@ -68,6 +73,8 @@ class Settings:
     """Conditions under which a comparison with the baseline fails, as ``--lens-fail-on``."""
     ignore: dict[str, str] = field(default_factory=dict)
     """Audit rules whose findings are left out, each with the reason."""
+    checks: dict[str, CheckSetting] = field(default_factory=dict)
+    """Checks by name, which run unless ``--lens-checks`` names others; with their options and expected failures."""
     marks: tuple[str, ...] = ()
     skip: str | None = None
     xfail: str | None = None
@@ -198,6 +205,26 @@ def _ignore(raw: LinedDict, key: str) -> dict[str, str]:
     return {rule: str(value[rule]) for rule in value}
 
 
+def _checks(raw: LinedDict, key: str) -> dict[str, CheckSetting]:
+    """Return the settings of checks; the names are checked when a run knows the checks of the project."""
+    value = raw[key]
+    if value is None:
+        return {}
+    names = split_names([value]) if isinstance(value, str) else value
+    if isinstance(names, list | tuple) and names and all(isinstance(name, str) for name in names):
+        return dict.fromkeys(names, CheckSetting())
+    if not isinstance(value, LinedDict):
+        raise _wrong(raw, key, "names of checks such as [repeat, rows], or a mapping of names to options")
+    known = known_checks()
+    found: dict[str, CheckSetting] = {}
+    for name in value:
+        try:
+            found[str(name)] = setting_of(str(name), value[name], known.get(str(name)))
+        except CheckNameError as error:
+            raise value.error(name, f"{key}: {error}") from None
+    return found
+
+
 def _reason(raw: LinedDict, key: str) -> str | None:
     if raw[key] is None:
         return None
@@ -220,6 +247,7 @@ _PARSERS: dict[str, Callable[[LinedDict, str], Any]] = {
     "size": _choice(*SIZES),
     "fail_on": _fail_on,
     "ignore": _ignore,
+    "checks": _checks,
     "marks": _marks,
     "skip": _reason,
     "xfail": _reason,

@@ -1,0 +1,191 @@
+"""Compares the outputs of a model that was run another way with those of a plain run, and finds where they part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import field
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from pytest_torchlens.capture import fingerprint
+from pytest_torchlens.checks import results
+from pytest_torchlens.checks.results import values_text
+from pytest_torchlens.checks.side_by_side import Fit
+from pytest_torchlens.checks.side_by_side import Parting
+from pytest_torchlens.checks.side_by_side import Place
+from pytest_torchlens.checks.side_by_side import part
+from pytest_torchlens.checks.side_by_side import whole
+from pytest_torchlens.checks.subject import NotApplicableError
+from pytest_torchlens.checks.subject import OutOfTimeError
+from pytest_torchlens.checks.subject import Outputs
+from pytest_torchlens.checks.subject import Subject
+from pytest_torchlens.checks.tolerance import Judgement
+from pytest_torchlens.checks.tolerance import is_plainly_explained
+from pytest_torchlens.checks.tolerance import judge
+from pytest_torchlens.checks.vacuity import dependent_outputs
+from pytest_torchlens.history import ModelHistory
+from pytest_torchlens.records import CheckResult
+from pytest_torchlens.records import Failure
+
+
+@dataclass
+class Compared:
+    """The outputs of a run another way, beside those of a plain run.
+
+    Attributes
+    ----------
+    worst
+        The path and judgement of the output that is off most; None if none is off by more than some last places.
+    values
+        Both values of it where they differ most.
+    count
+        Number of outputs that were compared and depend on the input.
+    unseen
+        Outputs that could not be compared, each with the reason.
+    """
+
+    worst: tuple[str, Judgement] | None = None
+    values: str = ""
+    count: int = 0
+    unseen: list[str] = field(default_factory=list)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether all differences are explained."""
+        return self.worst is None or self.worst[1].within
+
+
+def compare_outputs(subject: Subject, outputs: Outputs, fit: Fit = whole, depend: set[str] | None = None) -> Compared:
+    """Compare the outputs of another run with those of the plain run of a subject; `depend` as in `compare`.
+
+    Raises
+    ------
+    NotApplicableError
+        If they differ in bits and there is no float64 reference.
+    """
+    found = Compared()
+    dependent = dependent_outputs(subject) if depend is None else depend
+    for path, reference in subject.outputs.items():
+        name = f"output {path!r}" if path else "the output"
+        if path not in dependent:
+            found.unseen.append(f"{name} does not depend on the input")
+            continue
+        other = outputs.get(path)
+        views = [] if other is None else list(fit(other, reference))
+        if not views:
+            shape = "none" if other is None else f"shape {tuple(other.shape)}"
+            found.unseen.append(f"{name} has {shape} then, and shape {tuple(reference.shape)} in the plain run")
+            continue
+        found.count += 1
+        if not any(_is_same(view, reference) for view in views):
+            _note(found, path, reference, views, subject)
+    return found
+
+
+def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return (one.dtype, one.shape) == (other.dtype, other.shape) and fingerprint(one) == fingerprint(other)
+
+
+def _note(found: Compared, path: str, reference: torch.Tensor, views: list[torch.Tensor], subject: Subject) -> None:
+    if any(is_plainly_explained(view, reference) for view in views):
+        return
+    judged = [(judge(view, reference, subject.exact[path]), view) for view in views]
+    judgement, view = min(judged, key=lambda item: (not item[0].within, item[0].excess))
+    former = found.worst[1] if found.worst else None
+    if former is None or (not judgement.within, judgement.excess) > (not former.within, former.excess):
+        found.worst, found.values = (path, judgement), values_text(reference, view)
+
+
+def compare(  # noqa: PLR0913 - what ran how, and the words for it
+    name: str,
+    subject: Subject,
+    outputs: Outputs,
+    record: Callable[[], ModelHistory],
+    way: str,
+    advice: str,
+    fit: Fit = whole,
+    depend: set[str] | None = None,
+) -> CheckResult:
+    """Return the result of a check that compares outputs.
+
+    Parameters
+    ----------
+    name
+        Of the check.
+    subject
+        The model and the inputs of the plain run.
+    outputs
+        The outputs when it is run another way.
+    record
+        Records that run, to find where it parts from the plain one.
+    way
+        How it was run: ``"in a batch of 4"``.
+    advice
+        What to do if they part.
+    fit
+        Finds what corresponds to a tensor of the plain run.
+    depend
+        Paths of the outputs that depend on the input; None to find out.
+    """
+    found = compare_outputs(subject, outputs, fit, depend)
+    if not found.count:
+        raise NotApplicableError("; ".join(found.unseen) or "its output holds no tensor to compare")
+    worst = found.worst[1] if found.worst else None
+    numbers: dict[str, Any] = {
+        "compared": found.count,
+        "error": worst.error if worst else None,
+        "reference_error": worst.reference_error if worst else None,
+        "limit": worst.limit if worst else None,
+        "redrawn": subject.redrawn,
+    }
+    if found.agrees or found.worst is None:
+        return results.passed(name, unseen=tuple(found.unseen), **numbers)
+    path, judgement = found.worst
+    what = f"{f'output {path!r}' if path else 'the output'} differs {way}: {words_of(judgement)}"
+    parting, unseen = _parting(subject, record, fit)
+    if parting.is_tie:
+        return results.tie(name, _failure(subject, parting.flips[0], what, "", found), **numbers)
+    failure = _failure(subject, parting.place, what, advice, found)
+    return results.failed(name, failure, unseen=(*found.unseen, *unseen), **numbers)
+
+
+def passed_all(name: str, found: Sequence[CheckResult], notes: Sequence[str] = ()) -> CheckResult:
+    """Return one result for several comparisons that passed, with the errors of the worst."""
+    worst = max(found, key=lambda result: result.error or 0.0)
+    compared = sum(result.compared for result in found)
+    unseen = tuple(dict.fromkeys(text for result in found for text in result.unseen))
+    return replace(worst, name=name, compared=compared, unseen=unseen, notes=tuple(notes))
+
+
+def words_of(judgement: Judgement) -> str:
+    """Return an error beside what is explained."""
+    if judgement.limit == 0 and judgement.reference_error == 0:
+        return (
+            f"{judgement.error:.3g} values are other ones" if judgement.error < float("inf") else "not the same numbers"
+        )
+    return f"RMS error {judgement.error:.2g}, explained are {judgement.limit:.2g}"
+
+
+def _parting(subject: Subject, record: Callable[[], ModelHistory], fit: Fit) -> tuple[Parting, tuple[str, ...]]:
+    """Return where the runs part, and why that is not known."""
+    try:
+        parting = part(subject, subject.history, record(), fit)
+    except OutOfTimeError as error:
+        return Parting(), (f"where they part: {error}",)
+    except Exception as error:  # noqa: BLE001 - any call may raise when it is run again
+        return Parting(), (f"where they part: {type(error).__name__}: {error}",)
+    if parting.place is None and not parting.is_tie:
+        return parting, ("where they part: no operation differs by more than rounding explains",)
+    return parting, ()
+
+
+def _failure(subject: Subject, place: Place | None, what: str, advice: str, found: Compared) -> Failure:
+    if place is None:
+        return Failure(message=what, advice=advice, values=found.values)
+    return results.failure_at(
+        subject.history, place.number, what, advice, values=place.values or found.values, cause=place.cause
+    )

@@ -1,0 +1,164 @@
+"""The check ``repeat``: a second call gives the same output and leaves the same state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from pytest_torchlens.capture import fingerprint
+from pytest_torchlens.checks.inputs import other_inputs
+from pytest_torchlens.checks.places import differing
+from pytest_torchlens.checks.results import failed
+from pytest_torchlens.checks.results import failure_at
+from pytest_torchlens.checks.results import passed
+from pytest_torchlens.checks.results import values_text
+from pytest_torchlens.checks.subject import OTHER_VALUES
+from pytest_torchlens.checks.subject import PLAIN
+from pytest_torchlens.checks.subject import ModelRaisedError
+from pytest_torchlens.checks.subject import NotApplicableError
+from pytest_torchlens.checks.subject import OutOfTimeError
+from pytest_torchlens.checks.subject import Outputs
+from pytest_torchlens.checks.subject import Subject
+from pytest_torchlens.history import ModelHistory
+from pytest_torchlens.records import CheckResult
+from pytest_torchlens.records import Failure
+
+NAME = "repeat"
+_STATEFUL = "the second call reads what the first one left in the model"
+_RANDOM = "two calls from the same state and the same seed differ: the model is not deterministic"
+_KEEP = (
+    "keep nothing between calls that a later one reads; a cache must give what computing anew gives, and a counter "
+    "belongs in train mode"
+)
+_SEED = (
+    "draw random numbers from torch's generators, which a seed sets; torch.use_deterministic_algorithms(True) names "
+    "the kernels that are not deterministic"
+)
+
+
+def run(subject: Subject) -> CheckResult:
+    """Call the model twice: one after the other if it is in eval mode, else both times from the same state."""
+    in_a_row = not subject.is_training
+    between: list[Outputs] = []
+    runs = _in_a_row(subject, between) if in_a_row else [_alone(subject), _alone(subject)]
+    (first, state), (second, second_state) = runs
+    if not first and not second:
+        raise NotApplicableError("its output holds no tensor to compare")
+    differ = [path for path in first | second if _digest(first, path) != _digest(second, path)]
+    changed = [name for name in state | second_state if state.get(name) != second_state.get(name)]
+    if not differ and not changed:
+        _share(subject, in_a_row, first, between)
+        return passed(NAME, len(first) + len(state), unit="outputs and states")
+    return _failure(subject, runs, differ, changed, in_a_row)
+
+
+_T = TypeVar("_T")
+_Run = tuple[Outputs, dict[str, str]]
+
+
+def _share(subject: Subject, in_a_row: bool, first: Outputs, between: list[Outputs]) -> None:
+    """Spare other checks these passes, if the model remembers nothing from one to the next."""
+    subject.once(PLAIN, lambda: first)
+    if in_a_row and between:
+        subject.once(OTHER_VALUES, lambda: between[0])
+
+
+def _in_a_row(subject: Subject, between: list[Outputs]) -> list[_Run]:
+    """Return two runs, with a call on other values between them, whose outputs are added to `between`."""
+    with subject.runs(way="called twice") as call:
+        first = call()
+        between += _call_on_others(subject, call)
+        state = subject.state()
+        return [(first, state), (call(), subject.state())]
+
+
+def _call_on_others(subject: Subject, call: Callable[..., _T]) -> list[_T]:
+    """Return what a call on other values returns; nothing if the model does not take them."""
+    try:
+        return [call(*other_inputs(subject))]
+    except OutOfTimeError:
+        raise
+    except (ModelRaisedError, NotApplicableError):
+        return []
+
+
+def _alone(subject: Subject) -> _Run:
+    with subject.runs(way="called twice") as call:
+        return call(), subject.state()
+
+
+def _digest(outputs: Outputs, path: str) -> str:
+    tensor = outputs.get(path)
+    return "" if tensor is None else f"{tensor.dtype}{tuple(tensor.shape)}{fingerprint(tensor)}"
+
+
+def _failure(subject: Subject, runs: list[_Run], differ: list[str], changed: list[str], in_a_row: bool) -> CheckResult:
+    is_random = bool(differ) and not (in_a_row and _repeats_from_the_start(subject, runs[0][0]))
+    if not differ:
+        message = f"a second call changes {', '.join(changed[:3])} once more, in {_mode(subject)} mode"
+        return failed(NAME, Failure(message=message, advice=_KEEP), compared=len(changed), unit="states")
+    what = f"{_named(differ[0])} differs in a second call"
+    failure = _place(subject, what, in_a_row and not is_random)
+    values = failure.values or _values(runs, differ[0])
+    cause = _RANDOM if is_random else _STATEFUL + (f": {', '.join(changed[:3])} changed" if changed else "")
+    return failed(
+        NAME,
+        Failure(
+            operation=failure.operation,
+            message=what,
+            cause=cause,
+            advice=_SEED if is_random else _KEEP,
+            source_line=failure.source_line,
+            source_place=failure.source_place,
+            values=values,
+        ),
+        compared=len(differ),
+        unseen=() if failure.operation else ("two recorded calls do not differ, so the operation is not known",),
+    )
+
+
+def _mode(subject: Subject) -> str:
+    return "train" if subject.is_training else "eval"
+
+
+def _named(path: str) -> str:
+    return f"output {path!r}" if path else "the output"
+
+
+def _values(runs: list[_Run], path: str) -> str:
+    first, second = (outputs.get(path) for outputs, _ in runs)
+    return "" if first is None or second is None else values_text(first, second)
+
+
+def _repeats_from_the_start(subject: Subject, first: Outputs) -> bool:
+    """Return whether a call from the state of the first one gives what that gave."""
+    again = subject.call(way="called again")
+    return all(_digest(first, path) == _digest(again, path) for path in first | again)
+
+
+def _place(subject: Subject, what: str, in_a_row: bool) -> Failure:
+    """Return the first operation that differs in two recorded calls."""
+    if in_a_row:
+        with subject.recordings(way="called twice", save=True) as run_recorded:
+            one = run_recorded()
+            _call_on_others(subject, run_recorded)
+            other = run_recorded()
+    else:
+        one, other = (subject.record(way="called twice", save=True) for _ in range(2))
+    pair = next(differing(one, other), None)
+    if pair is None:
+        return Failure(message=what)
+    if pair.other is None or pair.one is None:
+        history, number = (other, pair.other) if pair.one is None else (one, pair.one)
+        return failure_at(history, number, what, values="only one of the two calls runs this operation")
+    return failure_at(one, pair.one, what, values=_activations(one, other, pair.one, pair.other))
+
+
+def _activations(one: ModelHistory, other: ModelHistory, first: int, second: int) -> str:
+    pairs = zip(one.recording.calls[first].outputs, other.recording.calls[second].outputs, strict=False)
+    texts = (
+        values_text(before.tensor, after.tensor)
+        for before, after in pairs
+        if before.tensor is not None and after.tensor is not None
+    )
+    return next(filter(None, texts), "")

@@ -1,0 +1,104 @@
+"""Makes the results of checks, and the words for places and values in them."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+import torch
+
+from pytest_torchlens.capture import Call
+from pytest_torchlens.checks.subject import ModelRaisedError
+from pytest_torchlens.history import ModelHistory
+from pytest_torchlens.history.source import is_model_code
+from pytest_torchlens.history.source import source_place
+from pytest_torchlens.records import CheckResult
+from pytest_torchlens.records import CheckStatus
+from pytest_torchlens.records import Failure
+from pytest_torchlens.records import SourcePlace
+
+
+def passed(name: str, compared: int, **fields: Any) -> CheckResult:
+    """Return that a check compared so many things and found no difference."""
+    return CheckResult(name=name, status=CheckStatus.PASSED, compared=compared, **fields)
+
+
+def failed(name: str, failure: Failure, **fields: Any) -> CheckResult:
+    """Return that a check found a difference."""
+    return CheckResult(name=name, status=CheckStatus.FAILED, failure=failure, **fields)
+
+
+def tie(name: str, failure: Failure, **fields: Any) -> CheckResult:
+    """Return that the difference comes of a choice on a gap below the explained error."""
+    return CheckResult(name=name, status=CheckStatus.TIE, failure=failure, **fields)
+
+
+def not_applicable(name: str, reason: str, **fields: Any) -> CheckResult:
+    """Return that a check does not apply, with the reason."""
+    return CheckResult(name=name, status=CheckStatus.NOT_APPLICABLE, reason=reason, **fields)
+
+
+def failure_at(
+    history: ModelHistory | None, number: int | None, message: str, advice: str = "", **fields: Any
+) -> Failure:
+    """Return a failure at call `number` of a recorded pass; None where the call is not known."""
+    if history is None or number is None:
+        return Failure(message=message, advice=advice, **fields)
+    call = history.recording.calls[number]
+    place = place_of(call)
+    return Failure(
+        operation=history.label(number),
+        message=message,
+        advice=advice,
+        source_line=str(place or ""),
+        source_place=place,
+        **fields,
+    )
+
+
+def place_of(call: Call) -> SourcePlace | None:
+    """Return the line of the model's code that made a call."""
+    return source_place(call)
+
+
+def failure_of_raise(history: ModelHistory | None, error: ModelRaisedError, advice: str = "") -> Failure:
+    """Return the failure of a model that raised when it was run another way."""
+    if history is not None and 0 <= error.calls < len(history.recording.calls):
+        return failure_at(history, error.calls, str(error), advice)
+    frames = [frame for frame, _ in traceback.walk_tb(error.error.__traceback__) if is_model_code(frame.f_code)]
+    place = (
+        SourcePlace(frames[-1].f_code.co_filename, frames[-1].f_lineno, frames[-1].f_code.co_name) if frames else None
+    )
+    return Failure(message=str(error), advice=advice, source_line=str(place or ""), source_place=place)
+
+
+def values_text(one: torch.Tensor, other: torch.Tensor) -> str:
+    """Return both values at the element that differs most: ``"[0, 3]: 0.12 and 0.15"``; empty without one."""
+    if one.shape != other.shape:
+        return f"shapes {tuple(one.shape)} and {tuple(other.shape)}"
+    with torch._C.DisableTorchFunction(), torch.no_grad():
+        difference = apart(one, other).reshape(-1)
+        if not difference.numel() or not bool(difference.any()):
+            return ""
+        index = int(difference.nan_to_num(nan=torch.inf, posinf=torch.inf).argmax())
+        place = [int(at) for at in torch.unravel_index(torch.tensor(index), one.shape)] if one.dim() else []
+        return f"{place}: {_text(one, index)} and {_text(other, index)}"
+
+
+def apart(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Return the difference of each element in float64; infinite where only one is a number."""
+    first, second = (_plain(tensor) for tensor in (one, other))
+    difference = (first - second).abs()
+    same = (first == second) | (first.isnan() & second.isnan())
+    return difference.masked_fill(same, 0.0).nan_to_num(nan=torch.inf, posinf=torch.inf)
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor).double().norm(dim=-1)
+    return tensor.double().cpu()
+
+
+def _text(tensor: torch.Tensor, index: int) -> str:
+    return repr(tensor.detach().reshape(-1)[index].item())

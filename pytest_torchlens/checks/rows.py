@@ -1,0 +1,210 @@
+"""The check ``rows``: other rows of the batch, changed at the same shape, change nothing in this one.
+
+The place is the first operation with an element that depends on two rows.  Three replays show it, whatever the shapes
+on the way: of the batch, of the batch with other rows after the first, and of the batch with another first row.  An
+element that both changes reach depends on two rows; no element of the inputs does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import dataclass
+from dataclasses import field
+from typing import Any
+
+import torch
+
+from pytest_torchlens.capture import Recording
+from pytest_torchlens.capture import fingerprint
+from pytest_torchlens.capture.leaves import walk
+from pytest_torchlens.checks import results
+from pytest_torchlens.checks.exact import exact_outputs
+from pytest_torchlens.checks.inputs import Arguments
+from pytest_torchlens.checks.inputs import Examples
+from pytest_torchlens.checks.inputs import RefusedError
+from pytest_torchlens.checks.inputs import first_example
+from pytest_torchlens.checks.places import pairs_of
+from pytest_torchlens.checks.results import apart
+from pytest_torchlens.checks.results import values_text
+from pytest_torchlens.checks.side_by_side import ancestors
+from pytest_torchlens.checks.side_by_side import first_of
+from pytest_torchlens.checks.subject import NotApplicableError
+from pytest_torchlens.checks.subject import OutOfTimeError
+from pytest_torchlens.checks.subject import Outputs
+from pytest_torchlens.checks.subject import Subject
+from pytest_torchlens.checks.tolerance import judge
+from pytest_torchlens.checks.vacuity import Find
+from pytest_torchlens.checks.vacuity import dependent
+from pytest_torchlens.checks.vacuity import dependent_in_batch
+from pytest_torchlens.history import ModelHistory
+from pytest_torchlens.records import CheckResult
+from pytest_torchlens.records import Failure
+from pytest_torchlens.replay import Player
+
+NAME = "rows"
+_ADVICE = "let no operation mix the examples of a batch: look for a reduction, a reshape or an index over its dimension"
+_ADVICE_IN_TRAIN = (
+    "batch norm in train mode normalises by the batch, so that rows depend on each other: check the model in eval "
+    "mode, or name the failure with 'xfail'"
+)
+
+
+def run(subject: Subject, size: int = 2, dim: int = 0) -> CheckResult:
+    """Change all rows of a batch but the first, and compare the first row of each output bit for bit."""
+    find = dependent_in_batch(dim, size)
+    given, fits = _given(subject, size, dim, find)
+    examples = Examples(given, dim)
+    found = _compare(examples.outputs(size), examples.other_outputs(size), fits, find(given))
+    if not found.count:
+        raise NotApplicableError("; ".join(found.unseen) or "its output holds no tensor to compare")
+    fields: dict[str, Any] = {"unseen": tuple(found.unseen), "redrawn": given.redrawn}
+    if not found.differ:
+        return results.passed(NAME, found.count, **fields)
+    if note := _only_rounding(given, examples, found, size, fits):
+        return results.passed(NAME, found.count, notes=(note,), **fields)
+    path, (one, two) = next(iter(found.differ.items()))
+    what = f"the first row of {f'output {path!r}' if path else 'the output'} changes when the other rows change"
+    failure, unseen = _failure(given, examples, size, what, path, values_text(one, two))
+    return results.failed(NAME, failure, compared=found.count, **fields | {"unseen": (*found.unseen, *unseen)})
+
+
+Fits = Callable[[str, torch.Tensor], list[torch.Tensor]]
+"""Returns what may be the first row of an output of a batch; nothing if it has no rows."""
+
+
+def _given(subject: Subject, size: int, dim: int, find: Find) -> tuple[Subject, Fits]:
+    """Return the subject to make batches of, and what finds the first row of its outputs.
+
+    The dimension of rows is the one that grows with the batch; of a model that takes no example alone it is `dim`.
+    """
+    try:
+        alone = dependent(first_example(subject, dim), find)
+    except RefusedError:
+        return dependent(subject, find), lambda path, output: _first_along(output, size, dim)
+    fit, shapes = first_of(size), alone.outputs
+
+    def grown(path: str, output: torch.Tensor) -> list[torch.Tensor]:
+        reference = shapes.get(path)
+        return [] if reference is None or reference.shape == output.shape else list(fit(output, reference))
+
+    return alone, grown
+
+
+def _first_along(output: torch.Tensor, size: int, dim: int) -> list[torch.Tensor]:
+    has_rows = output.dim() > dim and output.size(dim) and not output.size(dim) % size
+    return [output.narrow(dim, 0, output.size(dim) // size)] if has_rows else []
+
+
+@dataclass
+class _Found:
+    """The first rows of outputs, with some other rows and with others."""
+
+    count: int = 0
+    differ: dict[str, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+    """The two first rows that differ, by the path of the output."""
+    unseen: list[str] = field(default_factory=list)
+
+
+def _compare(plain: Outputs, others: Outputs, fits: Fits, depend: set[str]) -> _Found:
+    found = _Found()
+    for path, output in plain.items():
+        name, other = f"output {path!r}" if path else "the output", others.get(path)
+        rows = fits(path, output)
+        if path not in depend:
+            found.unseen.append(f"{name} does not depend on the input")
+        elif not rows or other is None or other.shape != output.shape:
+            found.unseen.append(f"{name} has no rows: its shape is {tuple(output.shape)} in a batch")
+        else:
+            found.count += 1
+            pairs = list(zip(rows, fits(path, other), strict=True))
+            if not any(fingerprint(one) == fingerprint(two) for one, two in pairs):
+                found.differ[path] = pairs[0]
+    return found
+
+
+def _only_rounding(given: Subject, examples: Examples, found: _Found, size: int, fits: Fits) -> str:
+    """Return a note if other rows change shapes on the way, as routes of tokens do, and the outputs by rounding alone.
+
+    A kernel rounds otherwise at another shape.  The note is empty if that does not explain the difference.
+    """
+    plain, others = (given.record(*examples.batch(size, seed=seed)) for seed in (1, 2))
+    label = _first_other_shape(plain, others)
+    if not label:
+        return ""
+    exact = exact_outputs(given, plain).outputs
+    for path, (one, two) in found.differ.items():
+        if not judge(two, one, fits(path, exact[path])[0]).within:
+            return ""
+    return f"bits differ, by what rounding explains: from {label} on, shapes depend on the values of other rows"
+
+
+def _first_other_shape(one: ModelHistory, other: ModelHistory) -> str:
+    """Return the label of the first operation that has another shape in the other pass, or runs in one pass only."""
+    for pair in pairs_of(one, other):
+        if pair.one is None or pair.other is None:
+            return one.label(pair.one) if pair.one is not None else other.label(pair.other or 0)
+        calls = one.recording.calls[pair.one], other.recording.calls[pair.other]
+        if [value.shape for value in calls[0].outputs] != [value.shape for value in calls[1].outputs]:
+            return one.label(pair.one)
+    return ""
+
+
+def _failure(
+    subject: Subject, examples: Examples, size: int, what: str, path: str, values: str
+) -> tuple[Failure, tuple[str, ...]]:
+    """Return the failure at the first operation that lets another row in, and why that is not known."""
+    advice = _ADVICE_IN_TRAIN if subject.is_training else _ADVICE
+    try:
+        history = subject.record(*examples.batch(size))
+        changes = [examples.batch(size, seed=2), examples.batch(size, first_seed=3)]
+        number = _first_mixing(subject, history, path, changes)
+    except OutOfTimeError as error:
+        return Failure(message=what, advice=advice, values=values), (f"the operation: {error}",)
+    except Exception as error:  # noqa: BLE001 - any call may raise when it is run again
+        return Failure(message=what, advice=advice, values=values), (f"the operation: {type(error).__name__}: {error}",)
+    if number is None:
+        return Failure(message=what, advice=advice, values=values), ("the operation: none mixes rows in a replay",)
+    cause = "the first operation with an element that depends on two rows"
+    return results.failure_at(history, number, what, advice, values=values, cause=cause), ()
+
+
+def _first_mixing(subject: Subject, history: ModelHistory, path: str, changes: list[Arguments]) -> int | None:
+    """Return the first call, of those that an output depends on, with an element that both changes reach."""
+    recording = history.recording
+    leading = ancestors(recording, path)
+    with torch.no_grad(), contextlib.ExitStack() as stack:
+        players = [stack.enter_context(Player(recording)) for _ in range(1 + len(changes))]
+        for player, change in zip(players[1:], changes, strict=True):
+            _put(player, recording, change)
+        for number, outputs in _in_step(recording, players):
+            subject.check_time()
+            if number in leading and any(_mixes(*values) for values in zip(*outputs, strict=True)):
+                return number
+    return None
+
+
+def _put(player: Player, recording: Recording, given: Arguments) -> None:
+    """Put other inputs in the place of the recorded ones."""
+    tensors = dict([*walk(given.args), *walk(given.kwargs)])
+    for source in recording.sources:
+        if source.kind == "input":
+            player.replace(source.value.slot, tensors[source.name].clone())
+
+
+def _in_step(recording: Recording, players: list[Player]) -> Iterator[tuple[int, list[tuple[torch.Tensor, ...]]]]:
+    """Run all calls with each player, and yield the outputs of each."""
+    for number, call in enumerate(recording.calls):
+        played: list[Any] = [player.play(number, call, player.arguments(call)) for player in players]
+        yield number, [outputs for _, outputs in played]
+        for player, (returned, _) in zip(players, played, strict=True):
+            player.store(number, call, returned)
+
+
+def _mixes(plain: torch.Tensor, *changed: torch.Tensor) -> bool:
+    """Return whether an element is another one after each of the changes; also if a shape is."""
+    if any(tensor.shape != plain.shape for tensor in changed):
+        return True
+    reached = [apart(plain, tensor) != 0 for tensor in changed]
+    return bool(torch.stack(reached).all(0).any())

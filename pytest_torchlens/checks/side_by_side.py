@@ -1,0 +1,243 @@
+"""Runs two recorded passes side by side, and one in float64, to find where they part by more than rounding explains.
+
+The plain pass is the reference.  Where a decision of the other pass (an argmax, a mask) falls the other way on inputs
+that agree, the other pass goes on with the decision of the reference.  If the outputs then agree, it is a tie.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import dataclass
+from dataclasses import field
+from typing import NamedTuple
+
+import torch
+
+from pytest_torchlens.capture import Call
+from pytest_torchlens.capture import Recording
+from pytest_torchlens.capture import Value
+from pytest_torchlens.capture import edges_in
+from pytest_torchlens.capture.values import value_of
+from pytest_torchlens.checks.exact import ExactPlayer
+from pytest_torchlens.checks.exact import OwnError
+from pytest_torchlens.checks.exact import is_discrete
+from pytest_torchlens.checks.exact import steps
+from pytest_torchlens.checks.places import pairs_of
+from pytest_torchlens.checks.results import values_text
+from pytest_torchlens.checks.subject import Subject
+from pytest_torchlens.checks.tolerance import FLOOR
+from pytest_torchlens.checks.tolerance import Judgement
+from pytest_torchlens.checks.tolerance import eps_of
+from pytest_torchlens.checks.tolerance import factor
+from pytest_torchlens.checks.tolerance import judge
+from pytest_torchlens.history import ModelHistory
+from pytest_torchlens.replay import Player
+from pytest_torchlens.replay.run import needed_values
+
+Fit = Callable[[torch.Tensor, torch.Tensor], Iterator[torch.Tensor]]
+"""Yields the views of a tensor of the other pass that may correspond to one of the reference, the likeliest first."""
+_STEPS = frozenset(["round", "floor", "ceil", "trunc", "sign", "sgn", "heaviside", "fake_quantize_per_tensor_affine"])
+"""Functions whose results are discrete, whatever their dtype."""
+
+
+def whole(other: torch.Tensor, reference: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield a tensor of the same shape as it is."""
+    if other.shape == reference.shape:
+        yield other
+
+
+def first_of(size: int) -> Fit:
+    """Return a fit for a batch of `size`, whose first example is the reference."""
+
+    def fit(other: torch.Tensor, reference: torch.Tensor) -> Iterator[torch.Tensor]:
+        if other.shape == reference.shape:
+            yield other
+        if other.dim() != reference.dim():
+            return
+        unequal = [dim for dim in range(other.dim()) if other.size(dim) != reference.size(dim)]
+        if len(unequal) == 1 and other.size(unequal[0]) == size * reference.size(unequal[0]):
+            yield other.narrow(unequal[0], 0, reference.size(unequal[0]))
+            yield other[(slice(None),) * unequal[0] + (slice(None, None, size),)]
+
+    return fit
+
+
+class Place(NamedTuple):
+    """The call of the reference at which two passes part."""
+
+    number: int
+    judgement: Judgement
+    values: str
+    cause: str
+
+
+@dataclass
+class Parting:
+    """Where two passes part.
+
+    Attributes
+    ----------
+    place
+        The first unexplained difference that an output depends on; None if none was found.
+    flips
+        Decisions that fell the other way on inputs that agree, the first one first.
+    agrees
+        Whether the outputs agree once these decisions are those of the reference.
+    unfit
+        Number of values that have no counterpart of a fitting shape.
+    """
+
+    place: Place | None = None
+    flips: list[Place] = field(default_factory=list)
+    agrees: bool = False
+    unfit: int = 0
+
+    @property
+    def is_tie(self) -> bool:
+        """Whether decisions on gaps below the explained error make all the difference."""
+        return bool(self.flips) and self.agrees
+
+
+def part(subject: Subject, reference: ModelHistory, other: ModelHistory, fit: Fit = whole) -> Parting:
+    """Return where two recorded passes of a subject part.
+
+    Raises
+    ------
+    OutOfTimeError
+        If no time is left.
+    Exception
+        Whatever a call raises when it is run again.
+    """
+    with torch.no_grad():
+        return _SideBySide(subject, reference, other, fit).run()
+
+
+class _SideBySide:
+    def __init__(self, subject: Subject, reference: ModelHistory, other: ModelHistory, fit: Fit) -> None:
+        self._subject = subject
+        self._reference = reference.recording
+        self._other = other.recording
+        self._fit = fit
+        self._partners = {one: two for one, two in pairs_of(reference, other) if one is not None and two is not None}
+        self._leading = ancestors(self._reference)
+        self._unexplained: set[int] = set()
+        """Ids of the values of the reference that differ by more than rounding explains."""
+        self._parting = Parting()
+
+    def run(self) -> Parting:
+        with contextlib.ExitStack() as stack:
+            player = stack.enter_context(Player(self._reference))
+            exact = stack.enter_context(ExactPlayer(self._reference))
+            self._mate = stack.enter_context(Player(self._other))
+            self._played = 0
+            for step in steps(self._reference, player, exact, own_errors=True):
+                self._subject.check_time()
+                if (number := self._partners.get(step.number)) is not None and number >= self._played:
+                    self._compare(step.number, step.call, step.outputs, step.exact, step.own_error, number)
+            self._advance(len(self._other.calls))
+            self._parting.agrees = self._outputs_agree(player, exact)
+        return self._parting
+
+    def _advance(self, end: int) -> None:
+        """Run the other pass up to a call."""
+        for number in range(self._played, end):
+            call = self._other.calls[number]
+            returned, _ = self._mate.play(number, call, self._mate.arguments(call))
+            self._mate.store(number, call, returned)
+        self._played = max(self._played, end)
+
+    def _compare(
+        self,
+        number: int,
+        call: Call,
+        outputs: tuple[torch.Tensor, ...],
+        exact: tuple[torch.Tensor, ...],
+        own_error: float | None,
+        partner: int,
+    ) -> None:
+        self._advance(partner)
+        mate_call = self._other.calls[partner]
+        mate_error = OwnError(self._mate, mate_call)
+        returned, others = self._mate.play(partner, mate_call, self._mate.arguments(mate_call))
+        for value, output, truth, other in zip(call.outputs, outputs, exact, others, strict=False):
+            found = self._judged(other, output, truth)
+            if found is None:
+                self._parting.unfit += 1
+            elif not found[1].within and not call.uninitialised:
+                self._note(number, value, output, found, own_error, mate_error.of(others))
+        self._mate.store(partner, mate_call, returned)
+        self._played = partner + 1
+
+    def _judged(
+        self, other: torch.Tensor, output: torch.Tensor, truth: torch.Tensor
+    ) -> tuple[torch.Tensor, Judgement] | None:
+        """Return the view of the other's value that fits best, and how far it is off."""
+        best = None
+        for view in self._fit(other, output):
+            judgement = judge(view, output, truth)
+            if best is None or judgement.excess < best[1].excess:
+                best = view, judgement
+            if judgement.within:
+                break
+        return best
+
+    def _note(
+        self,
+        number: int,
+        value: Value,
+        output: torch.Tensor,
+        found: tuple[torch.Tensor, Judgement],
+        own_error: float | None,
+        mate_error: float | None,
+    ) -> None:
+        view, judgement = found
+        call = self._reference.calls[number]
+        is_inherited = any(id(value_of(read)) in self._unexplained for _, read in edges_in(call))
+        place = Place(number, judgement, values_text(output, view), _cause(output, judgement, own_error, mate_error))
+        if not is_inherited and (is_discrete(output) or call.info.layer_type in _STEPS):
+            if number in self._leading:
+                self._parting.flips.append(place)
+            view.copy_(output)
+            return
+        self._unexplained.add(id(value))
+        if self._parting.place is None and number in self._leading:
+            self._parting.place = place
+
+    def _outputs_agree(self, player: Player, exact: ExactPlayer) -> bool:
+        pairs = zip(self._reference.outputs, self._other.outputs, strict=False)
+        for (_, read), (_, other) in pairs:
+            slot = value_of(read).slot
+            found = self._judged(self._mate.at(value_of(other).slot), player.at(slot), exact.at(slot))
+            if found is not None and not found[1].within:
+                return False
+        return len(self._reference.outputs) == len(self._other.outputs)
+
+
+def _cause(output: torch.Tensor, judgement: Judgement, own: float | None, mate: float | None) -> str:
+    if is_discrete(output):
+        return "a decision fell the other way"
+    if own is not None and mate is not None and mate > factor(output) * own + FLOOR * eps_of(output):
+        return f"the operation itself rounds more: its own error is {mate:.1e} of the RMS, {own:.1e} in the plain run"
+    if judgement.excess > _JUMP:
+        return "given inputs that agree, the operation gives another result"
+    return "no single operation errs: the difference has grown from operation to operation, and passes the limit here"
+
+
+_JUMP = 10.0
+"""An error so many times as large as explained has not grown from rounding alone."""
+
+
+def ancestors(recording: Recording, path: str | None = None) -> set[int]:
+    """Return the numbers of the calls that an output depends on: the one at `path`, or any."""
+    outputs = [read for at, read in recording.outputs if path in (None, at)]
+    waiting = [value for read in outputs for value in needed_values(read)]
+    found: set[int] = set()
+    while waiting:
+        value = waiting.pop()
+        if value.call >= 0 and value.call not in found:
+            found.add(value.call)
+            reads = (read for _, read in edges_in(recording.calls[value.call]))
+            waiting += [needed for read in reads for needed in needed_values(read)]
+    return found

@@ -1,0 +1,99 @@
+"""Decides whether a difference is explained by rounding: by the error that the plain run itself has against float64."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from pytest_torchlens.checks.exact import is_discrete
+
+K = 2.0
+"""The error of another way may be so many times the error of the plain run."""
+K_FEW = 3.0
+"""The same in half precision, and of tensors with few elements, whose errors vary more."""
+FEW = 1000
+FLOOR = 4.0
+"""Units in the last place of the RMS that are explained, whatever the error of the plain run."""
+LARGEST = 4.0
+"""The largest error of an element may be so many times what the largest of the plain run explains."""
+_HALF = (torch.float16, torch.bfloat16)
+
+
+class Judgement(NamedTuple):
+    """How far a run is from float64, beside the plain run."""
+
+    error: float
+    reference_error: float
+    limit: float
+    within: bool
+
+    @property
+    def excess(self) -> float:
+        """How many times as large as explained the error is."""
+        return self.error / self.limit if self.limit else (float("inf") if self.error else 0.0)
+
+
+def judge(other: torch.Tensor, reference: torch.Tensor, exact: torch.Tensor) -> Judgement:
+    """Return whether the error of another run is explained.
+
+    The RMS error of `other` against `exact` may be k times that of `reference`, plus `FLOOR` eps of the RMS of `exact`;
+    the largest error of an element `LARGEST` times as much of the largest errors.  Discrete values must be equal, and
+    numbers finite where those of the reference are.
+    """
+    if other.shape != reference.shape:
+        return Judgement(float("inf"), 0.0, 0.0, within=False)
+    if is_discrete(reference):
+        wrong = float((other != reference).sum())
+        return Judgement(wrong, 0.0, 0.0, within=not wrong)
+    one, two, truth = (_plain(tensor) for tensor in (other, reference, exact))
+    finite = two.isfinite()
+    if not torch.equal(one.isfinite(), finite) or not torch.equal(one[~finite].isnan(), two[~finite].isnan()):
+        return Judgement(float("inf"), 0.0, 0.0, within=False)
+    finite &= truth.isfinite()
+    one, two, truth = one[finite], two[finite], truth[finite]
+    if not truth.numel():
+        return Judgement(0.0, 0.0, 0.0, within=True)
+    k, floor = factor(reference), FLOOR * eps_of(reference)
+    error, own = _rms(one - truth), _rms(two - truth)
+    limit = k * own + floor * _rms(truth)
+    most = LARGEST * (k * _largest(two - truth) + floor * max(_largest(truth), _rms(truth)))
+    return Judgement(error, own, limit, within=error <= limit and _largest(one - truth) <= most)
+
+
+def is_plainly_explained(other: torch.Tensor, reference: torch.Tensor) -> bool:
+    """Return whether two runs differ by less than the floor, so that no float64 reference is needed to judge them.
+
+    Then the error of the one is at most that of the other and the floor.
+    """
+    if is_discrete(reference) or other.shape != reference.shape or other.dtype is not reference.dtype:
+        return False
+    one, two = _plain(other), _plain(reference)
+    if not one.numel() or not bool(one.isfinite().all() and two.isfinite().all()):
+        return False
+    floor, apart = FLOOR * eps_of(reference), one - two
+    largest = max(_largest(two), _rms(two))
+    return _rms(apart) <= floor * _rms(two) * (1 - floor) and _largest(apart) <= LARGEST * floor * largest * (1 - floor)
+
+
+def factor(reference: torch.Tensor) -> float:
+    """Return k for a tensor."""
+    return K_FEW if reference.dtype in _HALF or reference.numel() < FEW else K
+
+
+def eps_of(tensor: torch.Tensor) -> float:
+    """Return the distance from 1 to the next number of a tensor's dtype."""
+    return torch.finfo(tensor.dtype).eps
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).double().cpu()
+
+
+def _rms(tensor: torch.Tensor) -> float:
+    return float(tensor.square().mean().sqrt())
+
+
+def _largest(tensor: torch.Tensor) -> float:
+    return float(tensor.abs().max())

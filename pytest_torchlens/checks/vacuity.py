@@ -1,0 +1,148 @@
+"""Makes sure that a check can fail: the output must depend on the input by more than the tolerance.
+
+With random weights some models give nearly the same output to all inputs; comparing outputs then proves nothing.  A
+copy of such a model gets other weights, drawn with a seed.  The user's model stays as it is.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from pytest_torchlens.capture.looks import named_buffers
+from pytest_torchlens.capture.looks import named_parameters
+from pytest_torchlens.checks.inputs import Examples
+from pytest_torchlens.checks.inputs import other_inputs
+from pytest_torchlens.checks.subject import OTHER_VALUES
+from pytest_torchlens.checks.subject import ModelRaisedError
+from pytest_torchlens.checks.subject import NotApplicableError
+from pytest_torchlens.checks.subject import Subject
+from pytest_torchlens.checks.tolerance import judge
+
+CLEARLY = 10.0
+"""The output must change by so many times the explained error."""
+_PLAINLY = 1e-3
+"""A change of so much of the RMS needs no float64 reference."""
+_SEED = 0
+
+
+Find = Callable[[Subject], set[str]]
+"""Returns the paths of the outputs that depend on the input."""
+
+
+def dependent_outputs(subject: Subject) -> set[str]:
+    """Return the paths of the outputs that are other ones for other inputs, by more than what rounding explains.
+
+    Raises
+    ------
+    NotApplicableError
+        If there is no output, or the model raises on other values.
+    """
+    return subject.once(("dependent outputs",), lambda: _find_dependent(subject))
+
+
+def dependent_in_batch(dim: int, size: int) -> Find:
+    """Return what finds the outputs that depend on the input alone or in a batch: alone some are constant."""
+
+    def find(subject: Subject) -> set[str]:
+        alone = dependent_outputs(subject)
+        if len(alone) == len(subject.outputs):
+            return alone
+        examples = Examples(subject, dim)
+        plain, others = examples.outputs(size), examples.other_outputs(size)
+        return alone | {path for path, one in plain.items() if _changes(one, others.get(path))}
+
+    return find
+
+
+def dependent(subject: Subject, find: Find = dependent_outputs) -> Subject:
+    """Return the subject if an output depends on its input, else a copy with weights drawn anew of which one does.
+
+    Raises
+    ------
+    NotApplicableError
+        If no output depends on the input either way.
+    """
+    if find(subject):
+        return subject
+    other = subject.once(("redrawn",), lambda: _redrawn(subject))
+    other.deadline = subject.deadline
+    if not find(other):
+        raise NotApplicableError(f"{_CONSTANT}, nor with weights drawn anew")
+    return other
+
+
+_CONSTANT = "no output depends on the input by more than what rounding explains"
+
+
+def _find_dependent(subject: Subject) -> set[str]:
+    if not subject.outputs:
+        raise NotApplicableError("its output holds no tensor to compare")
+    try:
+        changed = subject.once(
+            OTHER_VALUES, lambda: subject.call(*other_inputs(subject), way="on other values of its inputs")
+        )
+    except ModelRaisedError as error:
+        raise NotApplicableError(f"{error}, so nothing shows that its output depends on them") from error
+    return {path for path, one in subject.outputs.items() if _depends(subject, path, one, changed.get(path))}
+
+
+def _depends(subject: Subject, path: str, one: torch.Tensor, other: torch.Tensor | None) -> bool:
+    if _changes(one, other):
+        return True
+    if other is None or not one.is_floating_point() or torch.equal(one, other):
+        return False
+    return _rms(other.double() - one.double()) > CLEARLY * judge(one, one, subject.exact[path]).limit
+
+
+def _changes(one: torch.Tensor, other: torch.Tensor | None) -> bool:
+    """Return whether two outputs differ plainly, so that no float64 reference is needed to tell."""
+    if other is None or other.shape != one.shape or not (one.is_floating_point() or one.is_complex()):
+        return other is None or not torch.equal(one, other)
+    change, size = _rms(other - one), _rms(one)
+    if not math.isfinite(change):
+        return not torch.equal(one.nan_to_num(), other.nan_to_num())
+    return change > _PLAINLY * size
+
+
+def _rms(tensor: torch.Tensor) -> float:
+    return float(tensor.abs().double().square().mean().sqrt()) if tensor.numel() else 0.0
+
+
+def _redrawn(subject: Subject) -> Subject:
+    try:
+        model = copy.deepcopy(subject.model)
+    except Exception as error:
+        raise NotApplicableError(f"{_CONSTANT}, and the model cannot be copied: {error}") from error
+    redraw(model)
+    other = subject.of(model)
+    other.redrawn = True
+    return other
+
+
+def redraw(model: nn.Module) -> None:
+    """Draw the weights of a model anew, so that signals neither vanish nor grow from layer to layer.
+
+    Matrices and kernels are normal with the variance 2 / fan-in, scales are near one, biases near zero; running
+    statistics leave their inputs as they are.
+    """
+    generator = torch.Generator().manual_seed(_SEED)
+    with torch.no_grad():
+        for name, parameter in named_parameters(model):
+            if parameter.is_floating_point():
+                _draw(name, parameter, generator)
+        for name, buffer in named_buffers(model):
+            if name.endswith(("running_mean", "running_var")):
+                buffer.fill_(float(name.endswith("var")))
+
+
+def _draw(name: str, parameter: torch.Tensor, generator: torch.Generator) -> None:
+    noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(parameter)
+    if parameter.dim() > 1:
+        parameter.copy_(noise * math.sqrt(2 / max(1, math.prod(parameter.shape[1:]))))
+    else:
+        parameter.copy_(noise * 0.1 + (0.0 if name.endswith("bias") else 1.0))

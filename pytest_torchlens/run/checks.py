@@ -1,0 +1,44 @@
+"""Gives the checks what they take from this layer: a model's state, fresh instances of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from pytest_torchlens.checks.catalog import PlannedCheck
+from pytest_torchlens.checks.frame import run_checks
+from pytest_torchlens.checks.subject import Subject
+from pytest_torchlens.checks.subject import Tools
+from pytest_torchlens.records import CheckResult
+from pytest_torchlens.run.preserved_state import preserved_global_state
+from pytest_torchlens.validate.state import ModelState
+
+
+def check_model(
+    model: nn.Module,
+    inputs: tuple[tuple[Any, ...], dict[str, Any]],
+    plan: Sequence[PlannedCheck],
+    seed: int | None = None,
+    build: Callable[[], nn.Module] | None = None,
+) -> tuple[CheckResult, ...]:
+    """Run checks of a model, and leave it, its inputs, the generators and settings of the process as they were.
+
+    Parameters
+    ----------
+    model
+        The model, in the mode in which it is to be checked.
+    inputs
+        Positional and keyword arguments.
+    plan
+        The checks.
+    seed
+        Seed before each pass; None begins each from the present state of the generators.
+    build
+        Makes a fresh instance of the model; None if nobody knows how.
+    """
+    subject = Subject(model, *inputs, tools=Tools(snapshot=ModelState, build=build), seed=seed)
+    with preserved_global_state():
+        return run_checks(subject, plan)

@@ -1,0 +1,40 @@
+"""What the tests of checks have in common."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from pytest_torchlens.checks.catalog import CheckSetting
+from pytest_torchlens.checks.catalog import PlannedCheck
+from pytest_torchlens.checks.catalog import known_checks
+from pytest_torchlens.checks.frame import run_checks
+from pytest_torchlens.checks.subject import Subject
+from pytest_torchlens.checks.subject import Tools
+from pytest_torchlens.records import CheckResult
+from pytest_torchlens.validate.state import ModelState
+
+
+def subject_of(model: nn.Module, *args: Any, seed: int | None = 0, **kwargs: Any) -> Subject:
+    """Return a subject of these inputs."""
+    return Subject(model, args, kwargs, tools=Tools(snapshot=ModelState), seed=seed)
+
+
+def check(name: str, model: nn.Module, *args: Any, **options: Any) -> CheckResult:
+    """Return the result of one check of a model."""
+    with torch.no_grad():
+        (result,) = run_checks(
+            subject_of(model, *args), [PlannedCheck(known_checks()[name], CheckSetting(options=options))]
+        )
+    return result
+
+
+def line_of(result: CheckResult) -> str:
+    """Return the text of the line that a result names."""
+    assert result.failure is not None
+    place = result.failure.source_place
+    assert place is not None
+    return Path(place.file).read_text(encoding="utf-8").splitlines()[place.line - 1].strip()

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_torchlens.checks import results
+from pytest_torchlens.checks.catalog import CHECKS
+from pytest_torchlens.checks.catalog import CheckNameError
+from pytest_torchlens.checks.catalog import CheckSetting
+from pytest_torchlens.checks.catalog import PlannedCheck
+from pytest_torchlens.checks.catalog import plan
+from pytest_torchlens.checks.catalog import settings_of
+from pytest_torchlens.checks.frame import run_checks
+from pytest_torchlens.checks.subject import Subject
+from pytest_torchlens.records import CheckResult
+from pytest_torchlens.records import CheckStatus
+from pytest_torchlens.records import Failure
+from pytest_torchlens.records import from_json
+from pytest_torchlens.records import to_json
+from tests.checks.subjects import subject_of
+
+
+class OwnCheck:
+    """A check whose result, or what it does, a test names."""
+
+    name = "own"
+    sentence = "It holds."
+    cost = 1.0
+
+    def __init__(self, run: Any) -> None:
+        self.run = run
+
+
+def result_of(run: Any, model: nn.Module | None = None, **setting: Any) -> CheckResult:
+    subject = subject_of(model or nn.Linear(3, 2), torch.ones(2, 3))
+    (result,) = run_checks(subject, [PlannedCheck(OwnCheck(run), CheckSetting(**setting))])
+    return result
+
+
+def test_a_check_that_raises_is_an_error_with_its_line() -> None:
+    def run(subject: Subject) -> CheckResult:
+        raise KeyError("gone")
+
+    result = result_of(run)
+    assert result.status is CheckStatus.ERROR
+    assert result.fails
+    assert result.failure is not None
+    assert result.failure.message == "the check raised KeyError: 'gone'"
+    assert "test_frame.py" in result.failure.source_line
+
+
+LIES = {
+    "no result": (lambda _: None, "the check returned NoneType"),
+    "nothing compared": (lambda _: results.passed("own", 0), "says that it passed, and compared nothing"),
+    "another's": (lambda _: results.passed("rows", 1), "returned the result of 'rows'"),
+    "no reason": (lambda _: results.not_applicable("own", ""), "not applicable, and not why"),
+    "no failure": (lambda _: CheckResult(name="own", status=CheckStatus.FAILED), "says failed, and not what differs"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_check_that_lies_is_not_believed(lie: str) -> None:
+    run, words = LIES[lie]
+    result = result_of(run)
+    assert result.status is CheckStatus.ERROR
+    assert result.failure is not None
+    assert words in result.failure.message
+
+
+def test_a_check_that_changes_the_model_is_an_error_and_the_model_is_put_back() -> None:
+    model = nn.Linear(3, 2)
+    before = model.weight.detach().clone()
+
+    def run(subject: Subject) -> CheckResult:
+        subject.model.weight.data.add_(1)  # type: ignore[operator,union-attr]
+        return results.passed("own", 1)
+
+    result = result_of(run, model)
+    assert result.status is CheckStatus.ERROR
+    assert result.failure is not None
+    assert "changed parameter 'weight' of the model; it was put back" in result.failure.message
+    assert torch.equal(model.weight, before)
+
+
+def test_a_check_ends_at_its_limit_of_time() -> None:
+    def run(subject: Subject) -> CheckResult:
+        while True:
+            subject.call()
+
+    result = result_of(run, seconds=0.05)
+    assert result.status is CheckStatus.NOT_APPLICABLE
+    assert "limit of time" in result.reason
+
+
+def test_a_model_that_raises_another_way_fails_with_its_line() -> None:
+    class Picky(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if len(x) != 2:
+                raise ValueError("two, please")
+            return x * 2
+
+    def run(subject: Subject) -> CheckResult:
+        subject.call((torch.ones(3, 3),), way="on a batch of 3")
+        return results.passed("own", 1)
+
+    result = result_of(run, Picky())
+    assert result.status is CheckStatus.FAILED
+    assert result.failure is not None
+    assert result.failure.message == "the model raised ValueError on a batch of 3: two, please"
+    assert "test_frame.py" in result.failure.source_line
+
+
+def test_passes_leave_buffers_parameters_inputs_and_generators_alone() -> None:
+    class Writer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+            self.register_buffer("count", torch.zeros(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.count += 1  # type: ignore[operator]
+            self.weight.data.mul_(2)
+            return x.add_(torch.rand(3)) * self.weight
+
+    model, x = Writer(), torch.ones(2, 3)
+    state = torch.get_rng_state()
+    subject = subject_of(model, x)
+    first = subject.call()
+    subject.record()
+    assert torch.equal(subject.call()[""], first[""])
+    assert model.count == 0
+    assert torch.equal(model.weight, torch.ones(3))
+    assert torch.equal(x, torch.ones(2, 3))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_an_expected_failure_does_not_fail_and_an_unexpected_pass_does() -> None:
+    failing = result_of(lambda _: results.failed("own", Failure(message="differs")), xfail="known")
+    passing = result_of(lambda _: results.passed("own", 3), xfail="known")
+    assert (failing.word, failing.fails) == ("xfailed", False)
+    assert (passing.word, passing.fails) == ("xpassed", True)
+
+
+def test_a_result_goes_to_json_and_back() -> None:
+    result = result_of(lambda _: results.failed("own", Failure(message="differs"), error=0.5, unseen=("much",)))
+    assert from_json(to_json(result), CheckResult) == result
+
+
+def test_each_check_has_a_sentence_a_cost_and_a_module() -> None:
+    assert [check.sentence.endswith(".") and check.cost > 0 for check in CHECKS] == [True] * len(CHECKS)
+    assert len({check.name for check in CHECKS}) == len(CHECKS)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("repaet", "did you mean 'repeat'?"),
+        (["lens_check"], "baselines are no check"),
+        ({"repeat": {"secnds": 3}}, "unknown option 'secnds'"),
+        ({"repeat": {"seconds": -3}}, "seconds: expected a finite number above 0, got -3"),
+        ({"repeat": 3}, "expected a mapping of options"),
+        ([], "expected names such as"),
+    ],
+)
+def test_a_wrong_setting_is_named(value: object, words: str) -> None:
+    known = {check.name: check for check in CHECKS}
+    with pytest.raises(CheckNameError, match=words.replace("?", r"\?")):
+        settings_of(value, known)
+
+
+def test_names_of_the_command_line_win_and_keep_the_settings_of_the_zoo_file() -> None:
+    settings = {"repeat": CheckSetting(xfail="known")}
+    (planned,) = plan(["repeat"], settings)
+    assert planned.setting.xfail == "known"
+    assert plan(["none"], settings) == ()
+    assert plan(None, {"repeat": CheckSetting(on=False)}) == ()
+    assert [one.check.name for one in plan(["all"], settings)] == [check.name for check in CHECKS]

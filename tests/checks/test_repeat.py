@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import nn
+
+from pytest_torchlens.records import CheckStatus
+from tests.checks.subjects import check
+from tests.checks.subjects import line_of
+
+X = torch.arange(8.0).reshape(2, 4)
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        y = self.layer(x)
+        return y * self.calls  # the counter
+
+
+ticks = itertools.count()
+
+
+class Ticking(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x.relu()
+        return (y + next(ticks)).relu()  # from outside
+
+
+class Averaging(nn.Module):
+    """Moves a buffer in eval mode, which the output does not show."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.mean.lerp_(x.mean(0), 0.5)  # type: ignore[operator,union-attr]
+        return x * 2
+
+
+class Caching(nn.Module):
+    """Keeps a buffer from the first call on, which computing anew would give, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.table is None:
+            self.table = torch.arange(4.0)
+        return x + self.table
+
+
+class Remembering(nn.Module):
+    """Keeps the largest value that it has seen, as a dynamic scale does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("largest", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.largest = torch.maximum(self.largest, x[0, 0])
+        return x / (1 + self.largest)  # remembers
+
+
+def test_what_a_call_on_other_values_leaves_is_found() -> None:
+    result = check("repeat", Remembering().eval(), X)
+    assert result.status is CheckStatus.FAILED
+    assert result.failure is not None
+    assert "left in the model" in result.failure.cause
+
+
+def test_a_counter_is_found_at_the_operation_that_reads_it() -> None:
+    result = check("repeat", Counting().eval(), X)
+    assert result.status is CheckStatus.FAILED
+    assert result.operation == "mul_1_2"
+    assert line_of(result).endswith("# the counter")
+    assert result.failure is not None
+    assert "left in the model" in result.failure.cause
+
+
+def test_a_value_from_outside_is_found_and_called_not_deterministic() -> None:
+    result = check("repeat", Ticking().eval(), X)
+    assert result.operation == "add_1_2"
+    assert line_of(result).endswith("# from outside")
+    assert result.failure is not None
+    assert "not deterministic" in result.failure.cause
+
+
+def test_state_that_moves_in_eval_mode_fails_though_the_output_is_the_same() -> None:
+    result = check("repeat", Averaging().eval(), X)
+    assert result.status is CheckStatus.FAILED
+    assert result.failure is not None
+    assert "buffer 'mean'" in result.failure.message
+
+
+class Warming(nn.Module):
+    """Takes another path from the second call on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.is_warm = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        if self.is_warm:
+            y = y.sigmoid()  # warm
+        self.is_warm = True
+        return self.layer(y)
+
+
+def test_an_operation_that_only_one_call_runs_is_found() -> None:
+    result = check("repeat", Warming().eval(), X)
+    assert line_of(result).endswith("# warm")
+    assert result.failure is not None
+    assert result.failure.values == "only one of the two calls runs this operation"
+
+
+def test_a_cache_and_random_numbers_of_torch_pass() -> None:
+    assert check("repeat", Caching().eval(), X).status is CheckStatus.PASSED
+    trained = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout())
+    assert check("repeat", trained, X).status is CheckStatus.PASSED
+
+
+def test_an_output_without_tensors_is_not_applicable() -> None:
+    class Talking(nn.Module):
+        def forward(self, x: torch.Tensor) -> str:
+            return "hello"
+
+    assert check("repeat", Talking(), X).reason == "its output holds no tensor to compare"

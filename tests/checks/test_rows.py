@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_torchlens.records import CheckStatus
+from tests.checks.subjects import check
+from tests.checks.subjects import line_of
+
+X = torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+SEQUENCE = torch.rand(3, 5, 8, generator=torch.Generator().manual_seed(0))
+
+
+class Normalised(nn.Module):
+    """Takes away the mean of the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.conv(x).relu()
+        y = y - y.mean((0, 2, 3), keepdim=True)  # over the batch
+        return y.mean((2, 3))
+
+
+class Reshaped(nn.Module):
+    """Attends over the examples, as a wrong transpose makes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2)  # batch_first was forgotten
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.attention(x, x, x, need_weights=False)[0]  # attends
+
+
+class Windows(nn.Module):
+    """Merges the batch with other dimensions, and takes it apart again."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n, c, h, w = x.shape
+        windows = x.reshape(n, c, 2, h // 2, 2, w // 2).permute(0, 2, 4, 1, 3, 5).reshape(n * 4, c, h // 2, w // 2)
+        windows = windows - windows.mean((1, 2, 3), keepdim=True)
+        return windows.reshape(n, 4, c, h // 2, w // 2).amax((1, 3, 4))
+
+
+class WithLoss(nn.Module):
+    """Has an output that no row owns."""
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        y = x.mean((2, 3))
+        return {"logits": y, "loss": y.square().mean()}
+
+
+def test_a_mean_over_the_batch_is_found() -> None:
+    result = check("rows", Normalised().eval(), X)
+    assert result.status is CheckStatus.FAILED
+    assert result.operation == "mean_1_3"
+    assert line_of(result).endswith("# over the batch")
+
+
+@pytest.mark.parametrize("name", ["rows", "batch-size"])
+def test_what_is_constant_for_one_example_alone_is_found_in_the_batch(name: str) -> None:
+    class Centred(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x.square()
+            return y - y.mean(0)  # zero for one example
+
+    result = check(name, Centred(), torch.rand(2, 4))
+    assert result.status is CheckStatus.FAILED
+    assert line_of(result).endswith("# zero for one example")
+
+
+def test_attention_over_the_wrong_dimension_is_found() -> None:
+    result = check("rows", Reshaped().eval(), SEQUENCE)
+    assert result.status is CheckStatus.FAILED
+    assert line_of(result).endswith("# attends")
+
+
+def test_windows_and_outputs_without_rows_pass() -> None:
+    assert check("rows", Windows(), X).status is CheckStatus.PASSED
+    result = check("rows", WithLoss(), X)
+    assert (result.status, result.compared) == (CheckStatus.PASSED, 1)
+    assert "output 'loss' has no rows" in result.unseen[0]
+
+
+class Routed(nn.Module):
+    """Gathers the rows for each expert: a row's place, and the shapes, depend on the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = x.reshape(-1, 8)
+        choice = (tokens.sum(1) > 4).long()
+        made = torch.zeros_like(tokens)
+        for number, expert in enumerate(self.experts):
+            made[choice == number] = expert(tokens[choice == number]) * 3
+        return made.reshape(x.shape)
+
+
+class Limited(Routed):
+    """Weighs each token by its place in the queue, in which those of other rows stand before."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = x.flip(0).reshape(-1, 8)
+        choice = (tokens.sum(1) > 4).long()
+        place = choice.cumsum(0)  # in the queue
+        return (self.experts[0](tokens) * (1 + place)[:, None]).reshape(x.shape).flip(0)
+
+
+class Paired(nn.Module):
+    """Compares each example with each, beside what belongs to one."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x.mean(1)
+        return y, y @ y.T
+
+
+def test_routes_change_shapes_and_round_otherwise() -> None:
+    torch.manual_seed(0)
+    assert check("rows", Routed(), SEQUENCE).status is CheckStatus.PASSED
+    result = check("rows", Limited(), SEQUENCE)
+    assert result.status is CheckStatus.FAILED
+    assert line_of(result).endswith("# in the queue")
+
+
+def test_a_table_of_pairs_has_no_rows_and_an_output_may_have_its_rows_elsewhere() -> None:
+    class Swapped(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.transpose(0, 1) * 2
+
+    result = check("rows", Paired(), SEQUENCE)
+    assert (result.status, result.compared) == (CheckStatus.PASSED, 1)
+    assert "output '1' has no rows: its shape is (2, 2) in a batch" in result.unseen
+    assert check("rows", Swapped(), torch.rand(1, 4, 3)).status is CheckStatus.PASSED
+
+
+def test_the_dimension_of_the_batch_is_an_option() -> None:
+    assert check("rows", Reshaped().eval(), SEQUENCE, dim=1).status is CheckStatus.PASSED
+
+
+def test_batch_norm_fails_in_train_mode_and_passes_in_eval_mode() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
+    result = check("rows", model.train(), X)
+    assert result.operation == "batchnorm_1_2"
+    assert result.failure is not None
+    assert "train mode" in result.failure.advice
+    assert check("rows", model.eval(), X).status is CheckStatus.PASSED
+    result = check("rows", nn.BatchNorm1d(4).train(), torch.rand(3, 4))  # which takes no example alone
+    assert result.operation == "batchnorm_1_1"
+
+
+@pytest.mark.parametrize("name", ["rows", "batch-size"])
+def test_a_model_that_ignores_its_input_is_checked_with_other_weights_or_not_at_all(name: str) -> None:
+    class Dead(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.ones(len(x), 3)
+
+    faint = nn.Sequential(nn.Flatten(), nn.Linear(192, 4))
+    weight = faint.get_parameter("1.weight")
+    nn.init.zeros_(weight)
+    result = check(name, faint, X)
+    assert (result.status, result.redrawn) == (CheckStatus.PASSED, True)
+    assert torch.equal(weight, torch.zeros_like(weight))
+    result = check(name, Dead(), X)
+    assert result.status is CheckStatus.NOT_APPLICABLE
+    assert "nor with weights drawn anew" in result.reason
+
+
+def test_inputs_without_rows_are_not_applicable() -> None:
+    class Scalar(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    class Listed(nn.Module):
+        def forward(self, images: list[torch.Tensor]) -> torch.Tensor:
+            return torch.stack([image.mean() for image in images])
+
+    assert "no input has a dimension 0" in check("rows", Scalar(), torch.tensor(1.5)).reason
+    assert "lists of tensors" in check("rows", Listed(), [torch.rand(3, 4, 4)]).reason
+
+
+def test_a_batch_that_the_model_refuses_is_not_applicable() -> None:
+    class One(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.reshape(192).cumsum(0)
+
+    assert "the model raised RuntimeError in a batch of 2" in check("rows", One(), X).reason
