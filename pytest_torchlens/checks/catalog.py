@@ -16,6 +16,7 @@ from typing import Any
 from typing import Protocol
 
 from pytest_torchlens.records import close
+from pytest_torchlens.records.options import FLAG
 from pytest_torchlens.records.options import POSITIVE
 from pytest_torchlens.records.options import TEXT
 from pytest_torchlens.records.options import Option
@@ -88,6 +89,21 @@ CHECKS: tuple[BuiltInCheck, ...] = (
         _DIM,
     ),
     BuiltInCheck("threads", "One thread and as many as there are processors give the same, but for rounding.", 3),
+    BuiltInCheck(
+        "gradients",
+        "Every trainable parameter gets a finite gradient that is not all zero.",
+        8,
+        {"gradcheck": FLAG, "ignore": TEXT},
+    ),
+    BuiltInCheck(
+        "state",
+        "A state_dict, a copy, a pickle and safetensors carry all that the output depends on: bit for bit.",
+        12,
+        {"ways": TEXT},
+    ),
+    BuiltInCheck(
+        "train-eval", "Train mode and back leaves nothing but running statistics, and eval mode is not random.", 6
+    ),
 )
 """In the order in which they run."""
 COMMON_OPTIONS = {"seconds": POSITIVE, "xfail": TEXT}

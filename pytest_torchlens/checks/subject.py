@@ -26,7 +26,9 @@ from pytest_torchlens.capture.looks import named_buffers
 from pytest_torchlens.capture.looks import named_modules
 from pytest_torchlens.capture.looks import named_parameters
 from pytest_torchlens.capture.patches import module_call_listener
+from pytest_torchlens.capture.record import Keep
 from pytest_torchlens.capture.record import seed_all
+from pytest_torchlens.capture.saving import SaveOptions
 from pytest_torchlens.checks.catalog import DEFAULT_SECONDS
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.history_options import TraceOptions
@@ -198,9 +200,9 @@ class Subject:
         kwargs: dict[str, Any] | None = None,
         way: str = "",
         *,
-        save: bool = False,
+        save: bool | SaveOptions = False,
     ) -> ModelHistory:
-        """Return the history of one pass; `save` saves its activations.
+        """Return the history of one pass; `save` saves its activations, as the options say.
 
         Raises
         ------
@@ -217,7 +219,7 @@ class Subject:
         kwargs: dict[str, Any] | None = None,
         way: str = "",
         *,
-        save: bool = False,
+        save: bool | SaveOptions = False,
     ) -> Iterator[Callable[..., ModelHistory]]:
         """Give a function that records a call, like that of `runs`."""
         given = self._given(args, kwargs)
@@ -229,7 +231,7 @@ class Subject:
             started.clear()
             with _named(way, started):
                 recording = record(
-                    self.model, *(others or given), keep="all" if save else "none", on_start=started.append
+                    self.model, *(others or given), keep=_keep(save), on_start=started.append
                 )
             snapshot.note(recording)
             return ModelHistory(recording, TraceOptions(layers_to_save="all" if save else None))
@@ -327,6 +329,10 @@ class Subject:
     def restore_weights(self) -> None:
         """Put back parameters that were overwritten, whoever did it."""
         self._weights.restore(thorough=True)
+
+
+def _keep(save: bool | SaveOptions) -> Keep:
+    return save if isinstance(save, SaveOptions) else "all" if save else "none"
 
 
 class Weights:
