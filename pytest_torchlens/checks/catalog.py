@@ -68,6 +68,13 @@ class BuiltInCheck:
 
 _DIM = {"dim": whole(0)}
 """The dimension of the batch, 0 by default."""
+_WAYS_OF_STATE = ("state_dict", "safetensors", "meta", "deepcopy", "pickle")
+_WAYS = Option(
+    f"some of {', '.join(_WAYS_OF_STATE)}, joined by commas",
+    (str,),
+    lambda text: text and set(split_names([text])) <= set(_WAYS_OF_STATE),
+    _WAYS_OF_STATE,
+)
 CHECKS: tuple[BuiltInCheck, ...] = (
     BuiltInCheck("repeat", "A second call gives the same output and leaves the same state.", 3),
     BuiltInCheck(
@@ -99,7 +106,7 @@ CHECKS: tuple[BuiltInCheck, ...] = (
         "state",
         "A state_dict, a copy, a pickle and safetensors carry all that the output depends on: bit for bit.",
         12,
-        {"ways": TEXT},
+        {"ways": _WAYS},
     ),
     BuiltInCheck(
         "train-eval", "Train mode and back leaves nothing but running statistics, and eval mode is not random.", 6

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Callable
 from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field
@@ -219,22 +218,18 @@ def _failure(subject: Subject, trainable: list[str], remarks: _Remarks) -> Failu
 
 def _try_other_ways(subject: Subject, missing: list[str], plain: _Pass, remarks: _Remarks) -> None:
     """Look for a gradient of parameters in train mode, and on other inputs; note which get one only so."""
-    ways: list[tuple[str, Callable[[list[str]], _Pass | None]]] = []
-    if not subject.is_training:
-        ways.append(("in train mode", lambda names: _backward(subject, names, training=True)))
-    for seed in range(1, _OTHER_INPUTS + 1):
-        ways.append(("on other inputs", lambda names, seed=seed: _backward(subject, names, seed=seed)))  # type: ignore[misc]
-    for way, run_another in ways:
+    ways: list[tuple[str, dict[str, Any]]] = [] if subject.is_training else [("in train mode", {"training": True})]
+    ways += [("on other inputs", {"seed": seed}) for seed in range(1, _OTHER_INPUTS + 1)]
+    for way, options in ways:
         try:
-            other = run_another(missing) if missing else None
-        except (ModelRaisedError, NotApplicableError, BackwardError) as error:
-            if isinstance(error, OutOfTimeError):
-                raise
+            other = _backward(subject, missing, **options) if missing else None
+        except OutOfTimeError:
+            raise
+        except (ModelRaisedError, NotApplicableError, BackwardError):
             continue
-        reached = [] if other is None else [name for name in missing if other.states[name] != "missing"]
-        if other is not None and reached:
+        if other is not None and (reached := [*other.named("fine"), *other.named("not finite")]):
             remarks.notes.append(f"only {way} a gradient reaches {listed([*map(repr, reached)])}")
-            plain.states.update({name: "fine" if other.states[name] == "zero" else other.states[name] for name in reached})
+            plain.states.update({name: other.states[name] for name in reached})
             missing = [name for name in missing if name not in reached]
 
 
@@ -243,7 +238,7 @@ def _not_finite(flow: Flow, names: list[str]) -> Failure:
     found = flow.spoiling()
     if found is None:
         return Failure(message=what, advice=_ADVICE["not finite"])
-    number, value = found
+    number, _ = found
     kind = flow.recording.calls[number].info.layer_type
     cause = f"the gradient that comes to {kind} is finite, and what its backward makes of it is not"
     return results.failure_at(
@@ -300,7 +295,7 @@ def _addresses(name: str) -> Iterator[str]:
 
 
 def _vanished(subject: Subject, flow: Flow, names: list[str], remarks: _Remarks) -> Failure | None:
-    """Return the failure of parameters whose gradient is zero; none if only a factor of zeros in the weights makes it so."""
+    """Return the failure of parameters whose gradient is zero; none if only zeros among the weights make it so."""
     places = {name: flow.vanishing(name) for name in names}
     excusable = [name for name, at in places.items() if at is not None and flow.has_zero_operand(at)]
     excused = _fine_with_other_weights(subject, excusable)
@@ -315,8 +310,9 @@ def _vanished(subject: Subject, flow: Flow, names: list[str], remarks: _Remarks)
         return None
     at = places[left[0]]
     what = f"the gradient of {listed([*map(repr, left)])} is all zero"
-    kind = f"{flow.recording.calls[at].info.layer_type} gets a gradient and passes on only zeros" if at is not None else ""
-    return results.failure_at(flow.history, at, what, _ADVICE["zero"], cause=kind)
+    kind = flow.recording.calls[at].info.layer_type if at is not None else ""
+    cause = f"{kind} gets a gradient and passes on only zeros" if kind else ""
+    return results.failure_at(flow.history, at, what, _ADVICE["zero"], cause=cause)
 
 
 def _fine_with_other_weights(subject: Subject, names: list[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +18,10 @@ from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.looks import instance_dict
 from pytest_torchlens.capture.looks import is_a
 from pytest_torchlens.capture.looks import looked_at
+from pytest_torchlens.capture.looks import named_buffers
 from pytest_torchlens.capture.looks import named_modules
+from pytest_torchlens.capture.looks import named_parameters
+from pytest_torchlens.capture.storage import storage_key
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module())) | {"_is_hf_initialized", "_is_initializing"}
 _NUMBERS = (bool, int, float, complex, str, type(None), torch.dtype, torch.Size)
@@ -87,3 +91,13 @@ def listed(names: list[str], most: int = 3) -> str:
     """Return the first names: ``"'a', 'b' and 7 more"``."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def memory_shared(model: nn.Module) -> frozenset[frozenset[str]]:
+    """Return the groups of parameters and buffers that have the same memory."""
+    groups = defaultdict(set)
+    with torch._C.DisableTorchFunction():
+        for name, tensor in (*named_parameters(model, duplicates=True), *named_buffers(model, duplicates=True)):
+            if not is_lazy(tensor) and tensor.numel():
+                groups[storage_key(tensor)].add(name)
+    return frozenset(frozenset(names) for key, names in groups.items() if key and len(names) > 1)

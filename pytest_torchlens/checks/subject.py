@@ -64,10 +64,14 @@ class Tools:
         Takes the state of a model and its arguments.
     build
         Makes a fresh instance of the model; None if nobody knows how.
+    child
+        Gives a job of `checks.unpickled` to another process, within so many seconds, and returns its answer; None if
+        no process is to be started.
     """
 
     snapshot: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Snapshot]
     build: Callable[[], nn.Module] | None = None
+    child: Callable[[bytes, float], bytes] | None = None
 
 
 class NotApplicableError(Exception):
@@ -230,9 +234,7 @@ class Subject:
             self._begin()
             started.clear()
             with _named(way, started):
-                recording = record(
-                    self.model, *(others or given), keep=_keep(save), on_start=started.append
-                )
+                recording = record(self.model, *(others or given), keep=_keep(save), on_start=started.append)
             snapshot.note(recording)
             return ModelHistory(recording, TraceOptions(layers_to_save="all" if save else None))
 

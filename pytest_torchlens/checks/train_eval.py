@@ -201,7 +201,8 @@ def _left(look: _Look) -> Failure | None:
     if not look.left:
         return None
     what = f"a pass in train mode leaves other values: {listed(look.left)}"
-    return Failure(message=what, advice=_LEFT, cause="they are not running statistics, and calls in eval mode keep them")
+    cause = "they are not running statistics, and calls in eval mode keep them"
+    return Failure(message=what, advice=_LEFT, cause=cause)
 
 
 def _other_output(subject: Subject, look: _Look) -> Failure | None:

@@ -166,7 +166,9 @@ def test_a_parameter_that_nothing_reads_is_named_unless_it_is_ignored() -> None:
     result = check("gradients", Unused(), X)
     assert result.status is CheckStatus.FAILED
     assert result.failure is not None
-    assert "reaches 'extra.weight', 'extra.bias': no operation reads it; module 'extra' is not" in result.failure.message
+    assert (
+        "reaches 'extra.weight', 'extra.bias': no operation reads it; module 'extra' is not" in result.failure.message
+    )
     result = check("gradients", Unused(), X, ignore="extra.*")
     assert (result.status, result.compared) == (CheckStatus.PASSED, 2)
     assert "ignored: 'extra.weight', 'extra.bias'" in result.unseen
