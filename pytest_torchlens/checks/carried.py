@@ -91,11 +91,20 @@ def _make_alike(fresh: nn.Module, model: nn.Module) -> None:
 
 
 def blank(model: nn.Module) -> None:
-    """Change all tensors of a model's state_dict."""
+    """Change all tensors of a model's state_dict.
+
+    Raises
+    ------
+    UnseenError
+        If one cannot be changed, as quantized ones.
+    """
     with torch.no_grad():
-        for tensor in model.state_dict().values():
+        for name, tensor in model.state_dict().items():
             if isinstance(tensor, torch.Tensor) and not is_lazy(tensor):
-                _change(tensor)
+                try:
+                    _change(tensor)
+                except Exception as error:
+                    raise UnseenError(f"{name!r} of a fresh instance cannot be changed: {error}") from error
 
 
 def _change(tensor: torch.Tensor) -> None:

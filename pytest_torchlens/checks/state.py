@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -85,7 +86,7 @@ def run(subject: Subject, ways: str = "") -> CheckResult:
         _into_fresh(subject, loads, seen)
     for way in wanted:
         if way not in loads:
-            _tried(way, lambda way=way: _WAYS[way](subject, seen), seen)  # type: ignore[misc]
+            _tried(way, partial(_WAYS[way], subject, seen), seen)
     fields: dict[str, Any] = {
         "compared": len(subject.outputs) * len(seen.carried),
         "unseen": tuple(seen.unseen),
@@ -133,7 +134,7 @@ def _into_fresh(subject: Subject, ways: list[str], seen: _Seen) -> None:
         )
     for way in ways:
         blank(fresh)
-        _tried(way, lambda way=way: _LOADS[way](subject, fresh, seen), seen)  # type: ignore[misc]
+        _tried(way, partial(_LOADS[way], subject, fresh, seen), seen)
 
 
 def _check_blank(subject: Subject, fresh: nn.Module) -> None:
@@ -202,6 +203,8 @@ def _in_child(subject: Subject, seen: _Seen) -> Failure | None:
     if subject.tools.child is None:
         raise UnseenError("no process can be started here")
     model = subject.model
+    if any(isinstance(module, torch.jit.ScriptModule) for _, module in named_modules(model)):
+        raise UnseenError("a scripted module is saved by torch.jit.save, not pickled")
     if home := _not_importable(model):
         raise UnseenError(f"another process cannot import {home}")
     subject.check_time()

@@ -26,6 +26,7 @@ from pytest_torchlens.checks.results import failed
 from pytest_torchlens.checks.results import failure_at
 from pytest_torchlens.checks.results import passed
 from pytest_torchlens.checks.results import values_text
+from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import OutOfTimeError
 from pytest_torchlens.checks.subject import Outputs
@@ -119,7 +120,10 @@ def _put_back(model: nn.Module, statistics: list[tuple[str, torch.Tensor, torch.
 def _switch(model: nn.Module, *, training: bool) -> list[str]:
     """Switch the mode; return what is in the other one afterwards."""
     word = "train" if training else "eval"
-    returned = model.train() if training else model.eval()
+    try:
+        returned = model.train() if training else model.eval()
+    except Exception as error:
+        raise ModelRaisedError(f"in {word}()", error) from error
     wrong = [
         f"{f'module {address!r}' if address else 'the model'} ({type(module).__name__}) after {word}()"
         for address, module in named_modules(model)
