@@ -99,13 +99,13 @@ CHECKS: tuple[BuiltInCheck, ...] = (
     BuiltInCheck(
         "gradients",
         "Every trainable parameter gets a finite gradient that is not all zero.",
-        8,
+        6,
         {"gradcheck": FLAG, "ignore": TEXT},
     ),
     BuiltInCheck(
         "state",
         "A state_dict, a copy, a pickle and safetensors carry all that the output depends on: bit for bit.",
-        12,
+        28,
         {"ways": _WAYS},
     ),
     BuiltInCheck(

@@ -256,23 +256,26 @@ def _compared_with_child(subject: Subject, found: Answer) -> Failure | None:
 def _compared(subject: Subject, other: nn.Module, way: str, advice: str) -> Failure | None:
     """Return how the output of another instance differs, and which value it lacks."""
     subject.check_time()
-    before, after = held_values(subject.model), held_values(other)
     try:
         outputs = subject.of(other).call(way=way)
     except ModelRaisedError as error:
-        lost = changed_values(before, after)
+        lost = _lost(subject, other)
         failure = results.failure_of_raise(None, error, advice)
         return replace(failure, cause=f"not carried: {listed(lost)}" if lost else "")
     paths = _differing(subject.outputs, outputs)
     if not paths:
         broken = _broken(memory_shared(subject.model), memory_shared(other))
         return Failure(message=f"{broken} {way}", advice=_TIE) if broken else None
-    lost = _proven(subject, other, changed_values(before, after))
+    lost = _proven(subject, other, _lost(subject, other))
     cause = f"not carried: {listed(lost)}" if lost else "no value that differs was found: it may be in a closure"
     what = f"{_named(paths[0])} {way} is another one"
     number = _first_differing(subject, other)
     values = _values(subject, outputs, paths[0])
     return failure_at(subject.history, number, what, advice, values=values, cause=cause)
+
+
+def _lost(subject: Subject, other: nn.Module) -> list[str]:
+    return changed_values(held_values(subject.model), held_values(other))
 
 
 def _first_differing(subject: Subject, other: nn.Module) -> int | None:

@@ -24,6 +24,10 @@ from pytest_torchlens.checks.subject import Outputs
 from pytest_torchlens.checks.subject import outputs_of
 
 
+_LENGTH = 8
+"""Bytes of the number that says how long the first part of a job is."""
+
+
 class Step(NamedTuple):
     """One call of the other process."""
 
@@ -67,15 +71,17 @@ def pickled(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], see
         Whatever pickling raises.
     """
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002 - models draw from it
-    return _saved({"settings": ambient.current(), "seed": seed, "states": states, "job": _saved((model, args, kwargs))})
+    head = _saved({"settings": ambient.current(), "seed": seed, "states": states})
+    return len(head).to_bytes(_LENGTH, "big") + head + _saved((model, args, kwargs))
 
 
 def answer(content: bytes) -> bytes:
     """Do a job, and return its answer."""
-    job = _loaded(content)
+    start = _LENGTH + int.from_bytes(content[:_LENGTH], "big")
+    job = _loaded(content[_LENGTH:start])
     found = Answer({})
     try:
-        model, args, kwargs = _loaded(job["job"])
+        model, args, kwargs = _loaded(content[start:])
         found.loaded = True
         found.held, found.shared = held_values(model), memory_shared(model)
         _set_generators(*job["states"])
