@@ -105,7 +105,7 @@ CHECKS: tuple[BuiltInCheck, ...] = (
     BuiltInCheck(
         "state",
         "A state_dict, a copy, a pickle and safetensors carry all that the output depends on: bit for bit.",
-        28,
+        18,
         {"ways": _WAYS},
     ),
     BuiltInCheck(

@@ -168,7 +168,7 @@ class Flow:
                     for output, gradient in zip(outputs, gradients, strict=False)
                     if gradient is not None and output.requires_grad
                 ]
-                made = torch.autograd.grad(
+                made: tuple[torch.Tensor | None, ...] = torch.autograd.grad(
                     [output for output, _ in pairs], leaves, [gradient for _, gradient in pairs], allow_unused=True
                 )
         except RuntimeError:  # such as a call that writes to its argument

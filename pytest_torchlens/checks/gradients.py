@@ -148,7 +148,7 @@ def _backward(
             history, _ = in_train_mode(subject, run_recorded)
         else:
             history = run_recorded(*(other_inputs(subject, seed) if seed else ()))
-        return history and _Pass(history, *_states(subject.model, names, history))
+        return _Pass(history, *_states(subject.model, names, history)) if history is not None else None
 
 
 def _states(model: nn.Module, names: list[str], history: ModelHistory) -> tuple[dict[str, str], str]:

@@ -67,7 +67,8 @@ def _of_value(value: Any, path: str, known: set[int], seen: set[int], depth: int
         yield f"attribute {path!r}", digest_of(value)
     elif type(value) not in ATOMS and id(value) not in seen and depth < _DEEPEST:
         seen.add(id(value))
-        for key, item in looked_at(children, value, otherwise=[]):
+        none: list[tuple[Any, Any]] = []
+        for key, item in looked_at(children, value, otherwise=none):
             yield from _of_value(item, f"{path}.{key}", known, seen, depth + 1)
 
 

@@ -23,7 +23,6 @@ from pytest_torchlens.checks.held import memory_shared
 from pytest_torchlens.checks.subject import Outputs
 from pytest_torchlens.checks.subject import outputs_of
 
-
 _LENGTH = 8
 """Bytes of the number that says how long the first part of a job is."""
 
