@@ -84,7 +84,7 @@ class Flow:
 
     def _why_cut(self, call: Call, value: Value) -> str:
         """Return why a call passes no gradient on to a value that it reads; empty if it may."""
-        outputs = call.outputs
+        outputs = [output for output in call.outputs if self._leads(output)] or list(call.outputs)
         if any(output.requires_grad for output in outputs) or not outputs:
             return ""
         name = call.info.layer_type
@@ -94,6 +94,10 @@ class Flow:
             kind = ", ".join(dict.fromkeys(str(output.dtype).removeprefix("torch.") for output in outputs))
             return f"{name} returns {kind}, through which no gradient flows"
         return f"{name} returns a tensor without gradients of one that has them"
+
+    def _leads(self, value: Value) -> bool:
+        """Return whether an output depends on a value: of what ``max`` returns it may be the indices alone."""
+        return id(value) in self._returned or not self._leading.isdisjoint(self._readers[id(value)])
 
     def _end(self, value: Value) -> Cut:
         """Return that a value leads nowhere."""

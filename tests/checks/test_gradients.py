@@ -50,6 +50,22 @@ class Indexing(nn.Module):
         return x * self.experts[chosen]
 
 
+class Nearest(nn.Module):
+    """Takes the nearest of some codes, without a way around the choice for the gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Linear(6, 6)
+        self.codes = nn.Parameter(torch.rand(5, 6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.encoder(x)
+        nearest = torch.cdist(y, self.codes).min(-1).indices  # nearest
+        code = self.codes[nearest]
+        (y - code).square()
+        return code
+
+
 class Dead(nn.Module):
     """Computes what nothing reads."""
 
@@ -147,6 +163,7 @@ CUTS = {
     Detached: ("# cut", "detach returns a tensor without gradients", "first.weight"),
     Quiet: ("# quiet", "linear runs without gradients (torch.no_grad", "scale.weight"),
     Indexing: ("# index", "argmax returns int64, through which no gradient flows", "router.weight"),
+    Nearest: ("# nearest", "min returns int64, through which no gradient flows", "encoder.weight"),
     Dead: ("# dead", "nothing reads the result of tanh", "side.weight"),
 }
 
