@@ -16,6 +16,7 @@ from typing import Any
 from typing import Protocol
 
 from pytest_torchlens.records import close
+from pytest_torchlens.records.options import FLAG
 from pytest_torchlens.records.options import POSITIVE
 from pytest_torchlens.records.options import TEXT
 from pytest_torchlens.records.options import Option
@@ -67,6 +68,13 @@ class BuiltInCheck:
 
 _DIM = {"dim": whole(0)}
 """The dimension of the batch, 0 by default."""
+_WAYS_OF_STATE = ("state_dict", "safetensors", "meta", "deepcopy", "pickle")
+_WAYS = Option(
+    f"some of {', '.join(_WAYS_OF_STATE)}, joined by commas",
+    (str,),
+    lambda text: text and set(split_names([text])) <= set(_WAYS_OF_STATE),
+    _WAYS_OF_STATE,
+)
 CHECKS: tuple[BuiltInCheck, ...] = (
     BuiltInCheck("repeat", "A second call gives the same output and leaves the same state.", 3),
     BuiltInCheck(
@@ -88,6 +96,21 @@ CHECKS: tuple[BuiltInCheck, ...] = (
         _DIM,
     ),
     BuiltInCheck("threads", "One thread and as many as there are processors give the same, but for rounding.", 2),
+    BuiltInCheck(
+        "gradients",
+        "Every trainable parameter gets a finite gradient that is not all zero.",
+        6,
+        {"gradcheck": FLAG, "ignore": TEXT},
+    ),
+    BuiltInCheck(
+        "state",
+        "A state_dict, a copy, a pickle and safetensors carry all that the output depends on: bit for bit.",
+        18,
+        {"ways": _WAYS},
+    ),
+    BuiltInCheck(
+        "train-eval", "Train mode and back leaves nothing but running statistics, and eval mode is not random.", 6
+    ),
 )
 """In the order in which they run."""
 COMMON_OPTIONS = {"seconds": POSITIVE, "xfail": TEXT}

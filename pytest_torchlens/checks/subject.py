@@ -27,7 +27,9 @@ from pytest_torchlens.capture.looks import named_buffers
 from pytest_torchlens.capture.looks import named_modules
 from pytest_torchlens.capture.looks import named_parameters
 from pytest_torchlens.capture.patches import module_call_listener
+from pytest_torchlens.capture.record import Keep
 from pytest_torchlens.capture.record import seed_all
+from pytest_torchlens.capture.saving import SaveOptions
 from pytest_torchlens.checks.catalog import DEFAULT_SECONDS
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.history_options import TraceOptions
@@ -63,10 +65,14 @@ class Tools:
         Takes the state of a model and its arguments.
     build
         Makes a fresh instance of the model; None if nobody knows how.
+    child
+        Gives a job of `checks.unpickled` to another process, within so many seconds, and returns its answer; None if
+        no process is to be started.
     """
 
     snapshot: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Snapshot]
     build: Callable[[], nn.Module] | None = None
+    child: Callable[[bytes, float], bytes] | None = None
 
 
 class NotApplicableError(Exception):
@@ -198,9 +204,9 @@ class Subject:
         kwargs: dict[str, Any] | None = None,
         way: str = "",
         *,
-        save: bool = False,
+        save: bool | SaveOptions = False,
     ) -> ModelHistory:
-        """Return the history of one pass; `save` saves its activations.
+        """Return the history of one pass; `save` saves its activations, as the options say.
 
         Raises
         ------
@@ -217,7 +223,7 @@ class Subject:
         kwargs: dict[str, Any] | None = None,
         way: str = "",
         *,
-        save: bool = False,
+        save: bool | SaveOptions = False,
     ) -> Iterator[Callable[..., ModelHistory]]:
         """Give a function that records a call, like that of `runs`."""
         given = self._given(args, kwargs)
@@ -228,9 +234,7 @@ class Subject:
             self._begin()
             started.clear()
             with _named(way, started):
-                recording = record(
-                    self.model, *(others or given), keep="all" if save else "none", on_start=started.append
-                )
+                recording = record(self.model, *(others or given), keep=_keep(save), on_start=started.append)
             snapshot.note(recording)
             return ModelHistory(recording, TraceOptions(layers_to_save="all" if save else None))
 
@@ -328,6 +332,10 @@ class Subject:
     def restore_weights(self) -> None:
         """Put back parameters that were overwritten, whoever did it."""
         self._weights.restore(thorough=True)
+
+
+def _keep(save: bool | SaveOptions) -> Keep:
+    return save if isinstance(save, SaveOptions) else "all" if save else "none"
 
 
 class Weights:

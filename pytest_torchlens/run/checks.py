@@ -13,6 +13,7 @@ from pytest_torchlens.checks.frame import run_checks
 from pytest_torchlens.checks.subject import Subject
 from pytest_torchlens.checks.subject import Tools
 from pytest_torchlens.records import CheckResult
+from pytest_torchlens.run.pickle_child import run_in_child
 from pytest_torchlens.run.preserved_state import preserved_global_state
 from pytest_torchlens.validate.state import ModelState
 
@@ -39,6 +40,6 @@ def check_model(
     build
         Makes a fresh instance of the model; None if nobody knows how.
     """
-    subject = Subject(model, *inputs, tools=Tools(snapshot=ModelState, build=build), seed=seed)
+    subject = Subject(model, *inputs, tools=Tools(snapshot=ModelState, build=build, child=run_in_child), seed=seed)
     with preserved_global_state():
         return run_checks(subject, plan)

@@ -1,0 +1,359 @@
+"""The check ``state``: what saves, copies or sends a model carries all that its output depends on, bit for bit.
+
+A fresh instance is changed before it is loaded, so that nothing agrees by chance.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import time
+from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import dataclass
+from dataclasses import field
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from pytest_torchlens.capture.calls import values_read
+from pytest_torchlens.capture.looks import named_buffers
+from pytest_torchlens.capture.looks import named_modules
+from pytest_torchlens.capture.looks import named_parameters
+from pytest_torchlens.checks import results
+from pytest_torchlens.checks.carried import NotCarriedError
+from pytest_torchlens.checks.carried import UnseenError
+from pytest_torchlens.checks.carried import blank
+from pytest_torchlens.checks.carried import fresh_instance
+from pytest_torchlens.checks.carried import load
+from pytest_torchlens.checks.carried import load_from_meta
+from pytest_torchlens.checks.carried import through_safetensors
+from pytest_torchlens.checks.catalog import split_names
+from pytest_torchlens.checks.held import changed_values
+from pytest_torchlens.checks.held import digest_of
+from pytest_torchlens.checks.held import held_values
+from pytest_torchlens.checks.held import listed
+from pytest_torchlens.checks.held import memory_shared
+from pytest_torchlens.checks.places import differing
+from pytest_torchlens.checks.results import failure_at
+from pytest_torchlens.checks.results import values_text
+from pytest_torchlens.checks.subject import ModelRaisedError
+from pytest_torchlens.checks.subject import NotApplicableError
+from pytest_torchlens.checks.subject import OutOfTimeError
+from pytest_torchlens.checks.subject import Outputs
+from pytest_torchlens.checks.subject import Subject
+from pytest_torchlens.checks.unpickled import Answer
+from pytest_torchlens.checks.unpickled import answer_of
+from pytest_torchlens.checks.unpickled import pickled
+from pytest_torchlens.checks.unpickled import steps_of
+from pytest_torchlens.checks.unpickled import unpicklable
+from pytest_torchlens.records import CheckResult
+from pytest_torchlens.records import Failure
+
+NAME = "state"
+_SAVE = (
+    "register what the output depends on as a parameter or a persistent buffer, or return it from get_extra_state; "
+    "what __init__ computes must come out the same in each instance"
+)
+_COPY = "let the model keep what it computes with in its own attributes: no closures over self, no global tables"
+_PICKLE = "keep lambdas, locks and open files out of the model, or leave them out in __getstate__"
+_TIE = "tie them in __init__, or in a load_state_dict post hook"
+
+
+@dataclass
+class _Seen:
+    """What the ways gave so far."""
+
+    failures: list[tuple[str, Failure]] = field(default_factory=list)
+    unseen: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    carried: list[str] = field(default_factory=list)
+    """Ways that carried all."""
+
+
+def run(subject: Subject, ways: str = "") -> CheckResult:
+    """Carry the model in all ways, or those named, and compare the outputs bit for bit."""
+    if not subject.outputs:
+        raise NotApplicableError("its output holds no tensor to compare")
+    if _differing(subject.outputs, subject.call()):
+        raise NotApplicableError("two plain calls differ already; the check 'repeat' says where")
+    seen, wanted = _Seen(), split_names([ways]) or tuple(_WAYS)
+    loads = [way for way in _LOADS if way in wanted]
+    if loads:
+        _into_fresh(subject, loads, seen)
+    for way in wanted:
+        if way not in loads:
+            _tried(way, partial(_WAYS[way], subject, seen), seen)
+    fields: dict[str, Any] = {
+        "compared": len(subject.outputs) * len(seen.carried),
+        "unseen": tuple(seen.unseen),
+        "notes": (*seen.notes, *(f"{way}: {failure.message}" for way, failure in seen.failures[1:])),
+    }
+    if seen.failures:
+        return results.failed(NAME, seen.failures[0][1], **fields)
+    if not seen.carried:
+        raise NotApplicableError("; ".join(seen.unseen))
+    return results.passed(NAME, **fields)
+
+
+def _tried(way: str, carry: Callable[[], Failure | None], seen: _Seen) -> None:
+    """Carry the model one way, and note the result."""
+    try:
+        failure = carry()
+    except UnseenError as reason:
+        seen.unseen.append(f"{way}: {reason}")
+    except OutOfTimeError:
+        seen.unseen.append(f"{way}: no time was left")
+    except NotCarriedError as error:
+        seen.failures.append((way, Failure(message=str(error), advice=_ADVICE[way])))
+    else:
+        if failure is None:
+            seen.carried.append(way)
+        else:
+            seen.failures.append((way, failure))
+
+
+# -- into a fresh instance -------------------------------------------------------------------------------------------
+
+
+def _into_fresh(subject: Subject, ways: list[str], seen: _Seen) -> None:
+    """Try all ways that load a fresh instance: each time it is changed first."""
+    try:
+        fresh = fresh_instance(subject)
+        _check_blank(subject, fresh)
+    except UnseenError as reason:
+        seen.unseen.append(f"{', '.join(ways)}: {reason}")
+        return
+    if subject.tools.build is None:
+        seen.notes.append(
+            "no factory is known ('build'), so that a changed copy stood for a fresh instance: attributes that are not "
+            "in the state_dict were copied with it"
+        )
+    for way in ways:
+        blank(fresh)
+        _tried(way, partial(_LOADS[way], subject, fresh, seen), seen)
+
+
+def _check_blank(subject: Subject, fresh: nn.Module) -> None:
+    """Raise unless the output depends on what is loaded."""
+    if not any(isinstance(value, torch.Tensor) for value in subject.model.state_dict().values()):
+        raise UnseenError("the state_dict holds no tensors")
+    try:
+        outputs = subject.of(fresh).call(way="with other weights")
+    except ModelRaisedError:
+        return
+    if not _differing(subject.outputs, outputs):
+        raise UnseenError("the output does not depend on what the state_dict holds")
+
+
+def _loaded(subject: Subject, fresh: nn.Module, seen: _Seen) -> Failure | None:
+    load(subject.model, fresh)
+    return _compared(subject, fresh, "after load_state_dict into a fresh instance", _SAVE)
+
+
+def _from_meta(subject: Subject, fresh: nn.Module, seen: _Seen) -> Failure | None:
+    others = load_from_meta(subject.model, fresh)
+    if others:
+        seen.notes.append(
+            f"not in the state_dict: {listed([*map(repr, others)])}; made on the meta device they stay there, "
+            "and have to be computed anew"
+        )
+    return _compared(subject, fresh, "after loading an instance on the meta device with assign=True", _SAVE)
+
+
+def _safely(subject: Subject, fresh: nn.Module, seen: _Seen) -> Failure | None:
+    through_safetensors(subject.model, fresh)
+    return _compared(subject, fresh, "after safetensors and load_state_dict into a fresh instance", _SAVE)
+
+
+# -- copies and pickles ----------------------------------------------------------------------------------------------
+
+
+def _deep_copied(subject: Subject, seen: _Seen) -> Failure | None:
+    try:
+        other = copy.deepcopy(subject.model)
+    except Exception as error:
+        raise NotCarriedError(f"copy.deepcopy raised {type(error).__name__}: {error}") from error
+    return _compared(subject, other, "of a deepcopy", _COPY) or _computes_with_original(subject, other)
+
+
+def _computes_with_original(subject: Subject, other: nn.Module) -> Failure | None:
+    """Return that a copy reads parameters of the model that it was copied from."""
+    model = subject.model
+    own = {id(tensor) for _, tensor in (*named_parameters(other), *named_buffers(other))}
+    originals = {id(tensor): name for name, tensor in (*named_parameters(model), *named_buffers(model))}
+    history = subject.of(other).record(way="as a deepcopy")
+    for source in history.recording.sources:
+        name = originals.get(id(source.live))
+        if name is not None and id(source.live) not in own:
+            readers = (
+                number
+                for number, call in enumerate(history.recording.calls)
+                if any(value.slot == source.value.slot for _, value in values_read(call))
+            )
+            what = f"a deepcopy computes with {name!r} of the model that it was copied from, not with its own"
+            return failure_at(history, next(readers, None), what, _COPY)
+    return None
+
+
+def _in_child(subject: Subject, seen: _Seen) -> Failure | None:
+    if subject.tools.child is None:
+        raise UnseenError("no process can be started here")
+    model = subject.model
+    if any(isinstance(module, torch.jit.ScriptModule) for _, module in named_modules(model)):
+        raise UnseenError("a scripted module is saved by torch.jit.save, not pickled")
+    if home := _not_importable(model):
+        raise UnseenError(f"another process cannot import {home}")
+    subject.check_time()
+    try:
+        job = pickled(model, subject.args, subject.kwargs, subject.seed)
+    except Exception as error:
+        name = unpicklable(model)
+        raise NotCarriedError(f"pickling raised {type(error).__name__}: {error}{name and f' ({name})'}") from error
+    try:
+        found = answer_of(subject.tools.child(job, subject.deadline - time.monotonic()))
+    except RuntimeError as error:
+        raise UnseenError(str(error)) from error
+    if found.error and not found.loaded and ("ModuleNotFound" in found.error or "Can't get attribute" in found.error):
+        raise UnseenError(f"another process cannot load it: {found.error}")
+    if found.error:
+        does = "run" if found.loaded else "be loaded"
+        raise NotCarriedError(f"the pickled model cannot {does} in another process: {found.error}")
+    return _compared_with_child(subject, found)
+
+
+def _not_importable(model: nn.Module) -> str:
+    """Return the first class of a module that only this process has."""
+    for _, module in named_modules(model):
+        kind = type(module)
+        if "<locals>" in kind.__qualname__ or kind.__module__ == "__main__":
+            return f"{kind.__module__}.{kind.__qualname__}"
+    return ""
+
+
+def _compared_with_child(subject: Subject, found: Answer) -> Failure | None:
+    way = "of the pickled model in another process"
+    if broken := _broken(memory_shared(subject.model), found.shared):
+        return Failure(message=f"{broken} {way}", advice=_PICKLE)
+    paths = _differing(subject.outputs, found.outputs)
+    if not paths:
+        return None
+    history = subject.history
+    own = steps_of(history.recording.calls)
+    number = next((at for at, (one, two) in enumerate(zip(own, found.steps, strict=False)) if one != two), None)
+    lost = changed_values(held_values(subject.model), found.held or {})
+    cause = f"not carried: {listed(lost)}" if lost else "all values were carried: something outside the model differs"
+    what = f"{_named(paths[0])} {way} is another one"
+    return failure_at(history, number, what, _PICKLE, values=_values(subject, found.outputs, paths[0]), cause=cause)
+
+
+# -- comparison ------------------------------------------------------------------------------------------------------
+
+
+def _compared(subject: Subject, other: nn.Module, way: str, advice: str) -> Failure | None:
+    """Return how the output of another instance differs, and which value it lacks."""
+    subject.check_time()
+    try:
+        outputs = subject.of(other).call(way=way)
+    except ModelRaisedError as error:
+        lost = _lost(subject, other)
+        failure = results.failure_of_raise(None, error, advice)
+        return replace(failure, cause=f"not carried: {listed(lost)}" if lost else "")
+    paths = _differing(subject.outputs, outputs)
+    if not paths:
+        broken = _broken(memory_shared(subject.model), memory_shared(other))
+        return Failure(message=f"{broken} {way}", advice=_TIE) if broken else None
+    lost = _proven(subject, other, _lost(subject, other))
+    cause = f"not carried: {listed(lost)}" if lost else "no value that differs was found: it may be in a closure"
+    what = f"{_named(paths[0])} {way} is another one"
+    number = _first_differing(subject, other)
+    values = _values(subject, outputs, paths[0])
+    return failure_at(subject.history, number, what, advice, values=values, cause=cause)
+
+
+def _lost(subject: Subject, other: nn.Module) -> list[str]:
+    return changed_values(held_values(subject.model), held_values(other))
+
+
+def _first_differing(subject: Subject, other: nn.Module) -> int | None:
+    try:
+        pair = next(differing(subject.history, subject.of(other).record()), None)
+    except (OutOfTimeError, ModelRaisedError):
+        return None
+    return pair.one if pair else None
+
+
+def _proven(subject: Subject, other: nn.Module, names: list[str]) -> list[str]:
+    """Return the values that alone make the output that of the model, once the other instance has them; else all."""
+    for name in names[:_MOST_TRIED]:
+        with _transplanted(name, subject.model, other) as done:
+            try:
+                outputs = subject.of(other).call() if done else {}
+            except (ModelRaisedError, OutOfTimeError):
+                continue
+            if outputs and not _differing(subject.outputs, outputs):
+                return [name]
+    return names
+
+
+_MOST_TRIED = 10
+
+
+@contextlib.contextmanager
+def _transplanted(label: str, model: nn.Module, other: nn.Module) -> Iterator[bool]:
+    """Give an instance one value of the model, and its own one back at the end; yield whether it could."""
+    address, _, name = label.split("'")[1].rpartition(".")
+    source = _members(dict(named_modules(model)).get(address), name)
+    target = _members(dict(named_modules(other)).get(address), name)
+    if source is None or target is None:
+        yield False
+        return
+    former, target[name] = target[name], source[name]
+    try:
+        yield True
+    finally:
+        target[name] = former
+
+
+def _members(module: nn.Module | None, name: str) -> dict[str, Any] | None:
+    """Return the dictionary of a module that has an attribute."""
+    own = vars(module) if module is not None else {}
+    return next((one for one in (own, own.get("_parameters"), own.get("_buffers")) if one and name in one), None)
+
+
+def _broken(before: frozenset[frozenset[str]], after: frozenset[frozenset[str]]) -> str:
+    """Return which parameters share memory in the model only."""
+    for group in sorted(before, key=sorted):
+        if not any(group <= other for other in after):
+            one, two, *_ = sorted(group)
+            return f"{one!r} and {two!r} are tied (they share memory), and no longer"
+    return ""
+
+
+def _differing(one: Outputs, other: Outputs) -> list[str]:
+    return [
+        path
+        for path in one | other
+        if path not in one or path not in other or digest_of(one[path]) != digest_of(other[path])
+    ]
+
+
+def _values(subject: Subject, outputs: Outputs, path: str) -> str:
+    one, other = subject.outputs.get(path), outputs.get(path)
+    return "" if one is None or other is None else values_text(one, other)
+
+
+def _named(path: str) -> str:
+    return f"output {path!r}" if path else "the output"
+
+
+_LOADS: dict[str, Callable[[Subject, nn.Module, _Seen], Failure | None]] = {
+    "state_dict": _loaded,
+    "safetensors": _safely,
+    "meta": _from_meta,
+}
+_WAYS: dict[str, Callable[..., Failure | None]] = {**_LOADS, "deepcopy": _deep_copied, "pickle": _in_child}
+_ADVICE = {**dict.fromkeys(_LOADS, _SAVE), "deepcopy": _COPY, "pickle": _PICKLE}
