@@ -16,10 +16,12 @@ from typing import Any
 from typing import Protocol
 
 from pytest_torchlens.records import close
+from pytest_torchlens.records.options import FLAG
 from pytest_torchlens.records.options import POSITIVE
 from pytest_torchlens.records.options import TEXT
 from pytest_torchlens.records.options import Option
 from pytest_torchlens.records.options import check_options
+from pytest_torchlens.records.options import optional
 from pytest_torchlens.records.options import whole
 
 if TYPE_CHECKING:
@@ -88,6 +90,18 @@ CHECKS: tuple[BuiltInCheck, ...] = (
         _DIM,
     ),
     BuiltInCheck("threads", "One thread and as many as there are processors give the same, but for rounding.", 3),
+    BuiltInCheck(
+        "compile",
+        "torch.compile gives the same outputs and gradients, but for rounding.",
+        40,
+        {
+            "backend": TEXT,
+            "mode": TEXT,
+            "dynamic": optional(FLAG),
+            "fullgraph": FLAG,
+            "gradients": FLAG,
+        },
+    ),
 )
 """In the order in which they run."""
 COMMON_OPTIONS = {"seconds": POSITIVE, "xfail": TEXT}

@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo import utils
+from torch._dynamo.backends.registry import lookup_backend
+from torch._dynamo.backends.registry import register_backend
+
+from pytest_torchlens.checks.pieces import Difference
+from pytest_torchlens.checks.pieces import smallest
+from pytest_torchlens.records import CheckStatus
+from tests.checks.subjects import check
+from tests.checks.subjects import line_of
+
+X = torch.rand(2, 8, generator=torch.Generator().manual_seed(0))
+
+
+def replacing(target: str, other: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a backend that compiles another function in place of those of a name."""
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        for node in graph.graph.nodes:
+            if node.op in ("call_function", "call_method") and getattr(node.target, "__name__", node.target) == target:
+                node.op, node.target = "call_function", other
+        graph.recompile()
+        return lookup_backend("aot_eager")(graph, inputs)
+
+    return backend
+
+
+def refuses_sin(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    """A backend that lacks an operation."""
+    if any("sin" in str(node.target) for node in graph.graph.nodes):
+        raise NotImplementedError("sin has no kernel\nand more lines")
+    return graph.forward
+
+
+class WrongGradient(torch.autograd.Function):
+    """Cosine with the gradient of the sine."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        ctx.save_for_backward(x)
+        return x.cos()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return gradient * ctx.saved_tensors[0].cos()
+
+
+def cos_with_wrong_gradient(x: torch.Tensor) -> torch.Tensor:
+    return WrongGradient.apply(x)  # type: ignore[no-any-return]
+
+
+def interpreted(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    """A backend that runs a graph as it is, but for the gradient of the cosine."""
+    for node in graph.graph.nodes:
+        if getattr(node.target, "__name__", node.target) == "cos":
+            node.op, node.target = "call_function", cos_with_wrong_gradient
+    graph.recompile()
+    return graph.forward
+
+
+register_backend(replacing("tanh", lambda x: x.tanh() + 1e-3), name="lens_test_tanh")  # type: ignore[arg-type]
+register_backend(replacing("tanh", lambda x: x.tanh() * (1 + 1e-7)), name="lens_test_rounds")  # type: ignore[arg-type]
+register_backend(refuses_sin, name="lens_test_refuses")  # type: ignore[arg-type]
+register_backend(interpreted, name="lens_test_gradient")  # type: ignore[arg-type]
+
+
+class Waves(nn.Module):
+    """Layers with a tanh, a sine and a cosine between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(8, 8)
+        self.last = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x).relu()
+        x = torch.tanh(x)  # the tanh
+        x = x.sin()  # the sine
+        x = x.cos()  # the cosine
+        return self.last(x)
+
+
+class Breaks(Waves):
+    """Breaks the graph, and is compiled anew for each of its blocks."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        torch._dynamo.graph_break()  # the break
+        return y.exp()
+
+
+class Untraceable(Waves):
+    """Raises when it is compiled."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        if torch.compiler.is_compiling():
+            y = y @ x  # wrong shapes
+        return y
+
+
+class TiedLogits(nn.Module):
+    """Chooses between two scores that are the same but for rounding."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = torch.stack([torch.tanh(x), torch.tanh(x) * (1 + 6e-8)], -1)
+        return torch.where(scores.argmax(-1) > 0, x, -x)  # the choice
+
+
+def test_an_operation_that_is_compiled_to_another_is_found() -> None:
+    result = check("compile", Waves().eval(), X, backend="lens_test_tanh")
+    assert result.status is CheckStatus.FAILED
+    assert line_of(result).endswith("# the tanh")
+    assert result.failure is not None
+    assert "compiled alone" in result.failure.cause
+
+
+def test_an_operation_whose_gradient_is_compiled_to_another_is_found() -> None:
+    result = check("compile", Waves().eval(), X, backend="lens_test_gradient")
+    assert result.status is CheckStatus.FAILED
+    assert line_of(result).endswith("# the cosine")
+    assert result.failure is not None
+    assert result.failure.message.startswith("the gradient of 'first.weight' differs")
+    assert (
+        check("compile", Waves().eval(), X, backend="lens_test_gradient", gradients=False).status is CheckStatus.PASSED
+    )
+
+
+def test_a_backend_that_raises_fails_at_the_operation_that_it_lacks() -> None:
+    result = check("compile", Waves().eval(), X, backend="lens_test_refuses")
+    assert result.status is CheckStatus.FAILED
+    assert line_of(result).endswith("# the sine")
+    assert result.failure is not None
+    assert result.failure.message == ("NotImplementedError when compiled by lens_test_refuses: sin has no kernel")
+
+
+def test_a_line_that_cannot_be_traced_is_named() -> None:
+    result = check("compile", Untraceable().eval(), X)
+    assert result.status is CheckStatus.FAILED
+    assert line_of(result).endswith("# wrong shapes")
+
+
+def test_a_model_that_is_compiled_to_the_same_passes() -> None:
+    result = check("compile", Waves().eval(), X)
+    assert result.status is CheckStatus.PASSED
+    assert result.compared == 5
+    assert result.notes == ("2 graphs, 0 broken, 0 recompiled",)
+
+
+def test_rounding_passes() -> None:
+    assert check("compile", Waves().eval(), X, backend="lens_test_rounds").status is CheckStatus.PASSED
+
+
+def test_graph_breaks_are_counted_with_their_lines_and_fail_a_full_graph() -> None:
+    result = check("compile", Breaks().eval(), X, gradients=False)
+    assert result.status is CheckStatus.PASSED
+    assert result.notes[0] == "2 graphs, 1 broken, 0 recompiled"
+    assert "test_compile.py:" in result.notes[1]
+    full = check("compile", Breaks().eval(), X, fullgraph=True)
+    assert full.status is CheckStatus.FAILED
+    assert line_of(full).endswith("# the break")
+
+
+def test_functions_that_are_compiled_anew_are_counted() -> None:
+    class Block(nn.Module):
+        def __init__(self, factor: int) -> None:
+            super().__init__()
+            self.factor = factor
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            torch._dynamo.graph_break()
+            return x * self.factor
+
+    result = check("compile", nn.Sequential(Block(2), Block(3)), X)
+    assert result.status is CheckStatus.PASSED
+    assert "1 recompiled" in result.notes[0]
+    assert any(note.startswith("recompiled") and "in forward" in note and "factor" in note for note in result.notes)
+
+
+def test_the_compiler_and_the_model_stay_as_they_were() -> None:
+    model = Breaks().eval()
+    compiled = torch.compile(model, backend="aot_eager")
+    with torch.no_grad():
+        expected = compiled(X)
+    counters = {key: dict(counts) for key, counts in utils.counters.items()}
+    attributes = {name: {*vars(tensor)} for name, tensor in model.named_parameters()}
+    with torch.compiler.set_stance("force_eager"):
+        assert check("compile", model, X).status is CheckStatus.PASSED
+    assert check("compile", model, X, backend="lens_test_tanh").status is CheckStatus.FAILED
+    assert {key: dict(counts) for key, counts in utils.counters.items()} == counters
+    assert {name: {*vars(tensor)} for name, tensor in model.named_parameters()} == attributes
+    with torch.no_grad(), torch.compiler.set_stance("fail_on_recompile"):
+        assert torch.equal(compiled(X), expected)
+
+
+def test_nothing_compiled_is_not_applicable() -> None:
+    class Eager(Waves):
+        @torch.compiler.disable  # type: ignore[untyped-decorator]
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x)
+
+    result = check("compile", Eager().eval(), X)
+    assert result.status is CheckStatus.NOT_APPLICABLE
+    assert "nothing was compiled" in result.reason
+
+
+def test_an_unknown_backend_is_named() -> None:
+    result = check("compile", Waves().eval(), X, backend="aot_egaer")
+    assert result.status is CheckStatus.ERROR
+    assert result.failure is not None
+    assert "did you mean 'aot_eager'" in result.failure.message
+
+
+def test_random_numbers_are_not_applicable() -> None:
+    result = check("compile", nn.Sequential(nn.Linear(8, 4), nn.Dropout()).train(), X)
+    assert result.status is CheckStatus.NOT_APPLICABLE
+
+
+@pytest.mark.parametrize(("needed", "found"), [({5}, [5]), ({2, 6}, [2, 3, 4, 5, 6]), ({0}, [0]), ({9}, [9])])
+def test_halving_ends_at_the_smallest_run_that_differs(needed: set[int], found: list[int]) -> None:
+    result = smallest(range(10), lambda piece: Difference("", "") if needed <= {*piece} else None)
+    assert [*result.numbers] == found
+    nothing = smallest(range(10), lambda piece: None)
+    assert nothing.difference is None
+    assert len(nothing.numbers) == 10
