@@ -102,6 +102,12 @@ CHECKS: tuple[BuiltInCheck, ...] = (
             "gradients": FLAG,
         },
     ),
+    BuiltInCheck(
+        "export",
+        "The program of torch.export gives the same on other inputs, but for rounding.",
+        20,
+        {**_DIM, "dynamic": FLAG},
+    ),
 )
 """In the order in which they run."""
 COMMON_OPTIONS = {"seconds": POSITIVE, "xfail": TEXT}

@@ -1,6 +1,6 @@
 """The check ``compile``: `torch.compile` gives the same outputs and gradients, but for rounding.
 
-Outputs are compared in the gradient mode of the caller; gradients, where a parameter needs them, in a pass of their own.
+Outputs are compared in the gradient mode of the caller; gradients, where a parameter needs them, in another pass.
 Where something differs, pieces of the recorded graph are compiled alone, down to the smallest that differs.
 """
 
@@ -47,7 +47,7 @@ _ADVICE = (
 _ADVICE_RAISES = "keep the line out of the graph with torch.compiler.disable, or write it in another way"
 
 
-def run(  # noqa: PLR0913 - the options of torch.compile
+def run(
     subject: Subject,
     backend: str = "aot_eager",
     mode: str = "",
@@ -173,9 +173,8 @@ class _Check:
         if found.is_tie:
             tie = results.failure_at(history, found.numbers[-1], failure.message, values=found.difference.values)
             return results.tie(NAME, tie, **fields)
-        cause = "compiled alone, on the inputs that it has, the operation differs"
-        if len(found.numbers) > 1:
-            cause = f"the smallest piece that differs when compiled alone: {len(found.numbers)} operations, {first} to {last}"
+        piece = f"{len(found.numbers)} operations, {first} to {last}" if len(found.numbers) > 1 else "this operation"
+        cause = f"the smallest piece that differs when it is compiled alone: {piece}"
         values = found.difference.values
         at = results.failure_at(history, found.numbers[0], failure.message, failure.advice, values=values, cause=cause)
         return results.failed(NAME, at, **fields)

@@ -1,9 +1,10 @@
-"""Compiles functions with `torch.compile`, counts graph breaks and recompilations, and leaves the compiler as it was."""
+"""Compiles functions with `torch.compile`, counts graph breaks and recompilations, and puts the compiler back."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import re
 import sys
 import types
 import warnings
@@ -49,7 +50,7 @@ class Compiler:
     graphs
         Number of graphs that were compiled.
     breaks
-        Where graphs break and why, each with the number of graphs that end there.
+        Where graphs break and why, each with how often.
     recompilations
         Number of graphs that were compiled anew, by the frame's number.
 
@@ -83,9 +84,6 @@ class Compiler:
     def _compile_graph(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         self._check_time()
         self.graphs += 1
-        reason: Any = getattr(graph, "compile_subgraph_reason", None)
-        if reason is not None and reason.graph_break:
-            self.breaks[f"{_last_place(reason.user_stack)}: {first_sentence(reason.reason)}"] += 1
         number = CompileContext.current_compile_id()
         if number is not None and (number.frame_compile_id or 0) > 0 and number.frame_id is not None:
             self.recompilations[number.frame_id] += 1
@@ -93,26 +91,26 @@ class Compiler:
         return made
 
     def note_reasons(self) -> None:
-        """Take the compiler's reasons for recompilations; call it before its state is put back."""
+        """Take the compiler's reasons for breaks and recompilations; call it before its state is put back."""
+        self.breaks.update(_break_text(reason) for reason in utils.graph_break_reasons)
         self._failures = [(code, text) for code, texts in utils.guard_failures.items() for text in texts]
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences about graphs, graph breaks and recompilations, with their lines."""
         breaks = [f"graph break at {what}{_times(count)}" for what, count in self.breaks.items()]
+        again_total = self.recompilations.total()
         again = [f"{self._frame(frame)}{_times(count)}" for frame, count in self.recompilations.items()]
-        counts = (
-            f"{self.graphs} graph{'s' * (self.graphs != 1)}, {self.breaks.total()} broken, "
-            f"{self.recompilations.total()} recompiled"
-        )
-        return (counts, *breaks, *again)
+        totals = {"graph": self.graphs, "graph break": self.breaks.total(), "recompilation": again_total}
+        return (", ".join(f"{total} {noun}{'s' * (total != 1)}" for noun, total in totals.items()), *breaks, *again)
 
     def _frame(self, frame: int) -> str:
         """Return which function was compiled again, and why."""
         for code, text in self._failures:
             number, _, reason = text.partition(": ")
             if number.startswith(f"{frame}/"):
-                place = SourcePlace(code.co_filename, code.co_firstlineno, code.co_name)
+                name = code.co_name.removeprefix("torch_dynamo_resume_in_").partition("_at_")[0]
+                place = SourcePlace(code.co_filename, code.co_firstlineno, name)
                 return f"recompiled {place}: {first_sentence(' '.join(reason.partition('#')[0].split()))}"
         return "recompiled"
 
@@ -150,17 +148,23 @@ def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _last_place(stack: list[Any]) -> str:
-    """Return the innermost line of a stack that is the model's."""
-    own = [frame for frame in stack if is_model_file(frame.filename)] or stack
-    return f"{own[-1].filename}:{own[-1].lineno}" if own else "an unknown line"
+def _break_text(reason: Any) -> str:
+    """Return the innermost line of the model where a graph breaks, and why."""
+    own = [frame for frame in reason.user_stack if is_model_file(frame.filename)] or reason.user_stack
+    place = f"{own[-1].filename}:{own[-1].lineno}" if own else "an unknown line"
+    return f"{place}: {first_sentence(reason.reason)}"
 
 
 def first_sentence(text: str) -> str:
     """Return the first line of a message, with the line that explains it."""
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
-    explained = [line.removeprefix("Explanation: ") for line in lines if line.startswith("Explanation: ")]
-    return ": ".join([*lines[:1], *explained[:1]]).rstrip(".")
+    explained = [mark.sub("", line) for line in lines[1:] if (mark := _EXPLAINS).match(line)]
+    return ": ".join([_MORE.split(line)[0].rstrip(".!: ") for line in [*lines[:1], *explained[:1]]])
+
+
+_EXPLAINS = re.compile(r"Explanation: |- ")
+_MORE = re.compile(r"[.!]\s+(?=[A-Z])")
+"""Where one sentence ends, and another begins."""
 
 
 # -- the compiler's state ------------------------------------------------------------------------------------------
@@ -175,11 +179,13 @@ def compiler_as_it_was(model: torch.nn.Module, compiler: Compiler | None = None)
     """
     counters = {key: Counter(counts) for key, counts in utils.counters.items()}
     failures = {code: [*texts] for code, texts in utils.guard_failures.items()}
+    breaks = [*utils.graph_break_reasons]
     backends = {*eval_frame.cached_backends}
     profile = copy.deepcopy(pgo._CODE_STATE)
     seen = [len(tracker.seen) for tracker in _trackers()]
     attributes = [(tensor, {*vars(tensor)}) for tensor in _tensors(model)]
     utils.guard_failures.clear()
+    utils.graph_break_reasons.clear()
     pgo.reset_code_state()
     try:
         with warnings.catch_warnings(), set_stance("default"), torch._dynamo.config.patch(suppress_errors=False):
@@ -191,6 +197,7 @@ def compiler_as_it_was(model: torch.nn.Module, compiler: Compiler | None = None)
         _forget_codes(seen)
         _put(utils.counters, counters)
         _put(utils.guard_failures, failures)
+        utils.graph_break_reasons[:] = breaks
         for key in {*eval_frame.cached_backends} - backends:
             del eval_frame.cached_backends[key]
         pgo._CODE_STATE = profile

@@ -1,4 +1,4 @@
-"""Runs pieces of a recorded pass another way, and halves them: which is the smallest piece that differs?"""
+"""Runs pieces of a recorded pass another way, and halves them, down to the smallest piece that differs."""
 
 from __future__ import annotations
 
