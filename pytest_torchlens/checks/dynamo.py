@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 import torch._dynamo
+from torch._C._dynamo.eval_frame import reset_code
 from torch._dynamo import convert_frame
 from torch._dynamo import eval_frame
 from torch._dynamo import pgo
@@ -50,7 +51,7 @@ class Compiler:
     graphs
         Number of graphs that were compiled.
     breaks
-        Where graphs break and why, each with how often.
+        Where graphs break and why; a line counts once, though it breaks each frame that calls it.
     recompilations
         Number of graphs that were compiled anew, by the frame's number.
 
@@ -70,7 +71,7 @@ class Compiler:
         self._check_time = check_time
         self._compile = _backend(backend)
         self.graphs = 0
-        self.breaks: Counter[str] = Counter()
+        self.breaks: dict[str, None] = {}
         self.recompilations: Counter[int] = Counter()
         self._failures: list[tuple[types.CodeType, str]] = []
 
@@ -92,16 +93,16 @@ class Compiler:
 
     def note_reasons(self) -> None:
         """Take the compiler's reasons for breaks and recompilations; call it before its state is put back."""
-        self.breaks.update(_break_text(reason) for reason in utils.graph_break_reasons)
+        self.breaks.update(dict.fromkeys(map(_break_text, utils.graph_break_reasons)))
         self._failures = [(code, text) for code, texts in utils.guard_failures.items() for text in texts]
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences about graphs, graph breaks and recompilations, with their lines."""
-        breaks = [f"graph break at {what}{_times(count)}" for what, count in self.breaks.items()]
+        breaks = [f"graph break at {what}" for what in self.breaks]
         again_total = self.recompilations.total()
         again = [f"{self._frame(frame)}{_times(count)}" for frame, count in self.recompilations.items()]
-        totals = {"graph": self.graphs, "graph break": self.breaks.total(), "recompilation": again_total}
+        totals = {"graph": self.graphs, "graph break": len(self.breaks), "recompilation": again_total}
         return (", ".join(f"{total} {noun}{'s' * (total != 1)}" for noun, total in totals.items()), *breaks, *again)
 
     def _frame(self, frame: int) -> str:
@@ -226,7 +227,7 @@ def _forget_codes(seen: list[int]) -> None:
         del tracker.seen[count:]  # the references go first, as their callbacks want the ids
         for code in codes:
             tracker.seen_ids.discard(id(code))
-            eval_frame.reset_code(code)
+            reset_code(code)
 
 
 def chain_of(error: BaseException) -> list[BaseException]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -29,7 +30,9 @@ def gradients_by(
         if not outputs:
             raise NoGradientError("no output has a gradient")
         weights = [_weights(tensor, seed) for seed, tensor in enumerate(outputs)]
-        found = torch.autograd.grad(outputs, [*targets.values()], weights, allow_unused=True)
+        found: Sequence[torch.Tensor | None] = torch.autograd.grad(
+            outputs, [*targets.values()], weights, allow_unused=True
+        )
         return {name: gradient for name, gradient in zip(targets, found, strict=True) if gradient is not None}
 
     return run

@@ -10,11 +10,13 @@ from torch._dynamo import utils
 from torch._dynamo.backends.registry import lookup_backend
 from torch._dynamo.backends.registry import register_backend
 
+from pytest_torchlens.checks.compile import run
 from pytest_torchlens.checks.pieces import Difference
 from pytest_torchlens.checks.pieces import smallest
 from pytest_torchlens.records import CheckStatus
 from tests.checks.subjects import check
 from tests.checks.subjects import line_of
+from tests.checks.subjects import subject_of
 
 X = torch.rand(2, 8, generator=torch.Generator().manual_seed(0))
 
@@ -107,12 +109,15 @@ class Untraceable(Waves):
         return y
 
 
-class TiedLogits(nn.Module):
-    """Chooses between two scores that are the same but for rounding."""
+class Chooses(nn.Module):
+    """Chooses between the tanh of its input and a number as large, but for rounding."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        scores = torch.stack([torch.tanh(x), torch.tanh(x) * (1 + 6e-8)], -1)
-        return torch.where(scores.argmax(-1) > 0, x, -x)  # the choice
+        y = x.tanh()
+        one = torch.exp(x) - torch.exp(-x)
+        other = torch.exp(x) + torch.exp(-x)
+        chosen = y > one / other  # the choice
+        return torch.where(chosen, x, -x)
 
 
 def test_an_operation_that_is_compiled_to_another_is_found() -> None:
@@ -181,7 +186,7 @@ def test_functions_that_are_compiled_anew_are_counted() -> None:
 
     result = check("compile", nn.Sequential(Block(2), Block(3)), X)
     assert result.status is CheckStatus.PASSED
-    assert result.notes[0] == "2 graphs, 2 graph breaks, 1 recompilation"
+    assert result.notes[0] == "2 graphs, 1 graph break, 1 recompilation"
     assert any(note.startswith("recompiled") and "in forward" in note and "factor" in note for note in result.notes)
 
 
@@ -199,6 +204,27 @@ def test_the_compiler_and_the_model_stay_as_they_were() -> None:
     assert {name: {*vars(tensor)} for name, tensor in model.named_parameters()} == attributes
     with torch.no_grad(), torch.compiler.set_stance("fail_on_recompile"):
         assert torch.equal(compiled(X), expected)
+
+
+def test_outputs_are_compared_though_no_time_is_left_for_gradients() -> None:
+    subject = subject_of(Waves().eval(), X)
+
+    def last(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        subject.deadline = 0.0
+        return graph.forward
+
+    register_backend(last, name="lens_test_last")  # type: ignore[arg-type]
+    with torch.no_grad():
+        result = run(subject, backend="lens_test_last")
+    assert result.status is CheckStatus.PASSED
+    assert result.compared == 1
+    assert result.unseen[0].startswith("gradients: it did not end within its limit of time")
+
+
+def test_a_decision_on_a_gap_below_rounding_is_a_tie() -> None:
+    result = check("compile", Chooses(), X, backend="lens_test_rounds")
+    assert result.status is CheckStatus.TIE
+    assert line_of(result).endswith("# the choice")
 
 
 def test_nothing_compiled_is_not_applicable() -> None:
