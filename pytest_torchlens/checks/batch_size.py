@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pytest_torchlens.checks.compare import compare
 from pytest_torchlens.checks.inputs import Examples
+from pytest_torchlens.checks.inputs import first_example
 from pytest_torchlens.checks.side_by_side import first_of
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import Subject
@@ -18,18 +19,10 @@ _ADVICE = (
 
 def run(subject: Subject, size: int = 2, dim: int = 0) -> CheckResult:
     """Compare the first example alone with the same example in a batch of `size`."""
-    alone = dependent(_alone(subject, dim))
+    alone = dependent(first_example(subject, dim))
     if alone.draws:
         raise NotApplicableError(f"the model draws random numbers ({alone.draws}), and others for another batch")
     examples, way = Examples(alone, dim), f"in a batch of {size}"
     outputs = examples.outputs(size, way)
     batch = examples.batch(size)
     return compare("batch-size", alone, outputs, lambda: alone.record(*batch, way=way), way, _ADVICE, first_of(size))
-
-
-def _alone(subject: Subject, dim: int) -> Subject:
-    """Return the subject with the first example as its inputs: itself, if it has no other."""
-    examples = Examples(subject, dim)
-    if examples.count == 1:
-        return subject
-    return subject.once(("alone", dim), lambda: subject.with_inputs(*examples.alone()))

@@ -75,16 +75,23 @@ def other_values(tensor: torch.Tensor, seed: int) -> torch.Tensor:
     Truth values, whole numbers that are all the same, and those that count up (positions) stay as they are; so do
     tensors that hold infinities, which are masks.
     """
-    flat = tensor.detach().reshape(-1)
+    tensor = tensor.detach()
     generator = torch.Generator().manual_seed(seed)
-    mixed = flat[torch.randperm(flat.numel(), generator=generator).to(flat.device)]
     if tensor.is_floating_point():
-        values = _mixed_with_noise(flat, mixed, generator)
-    elif tensor.dtype is torch.bool or _counts_up(tensor):
-        values = flat
-    else:
-        values = mixed
-    return values.reshape(tensor.shape)
+        flat = tensor.reshape(-1)
+        return _mixed_with_noise(flat, _shuffled(flat, 0, generator), generator).reshape(tensor.shape)
+    if tensor.dtype is torch.bool or not tensor.dim() or _counts_up(tensor):
+        return tensor
+    return _shuffled(tensor, -1 if tensor.dim() <= _TABLE else -2, generator)
+
+
+_TABLE = 2
+"""Dimensions of an example's whole numbers in a row; with more, the last one is a tuple (a box), which stays whole."""
+
+
+def _shuffled(tensor: torch.Tensor, dim: int, generator: torch.Generator) -> torch.Tensor:
+    order = torch.randperm(tensor.size(dim), generator=generator).to(tensor.device)
+    return tensor.index_select(dim, order)
 
 
 def _mixed_with_noise(flat: torch.Tensor, mixed: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -151,7 +158,7 @@ class Examples:
             return self._subject.once(("batch", self.dim, size), lambda: self._subject.call(*self.batch(size), way=way))
         except ModelRaisedError as error:
             hint = "'dim' among its options names another dimension of the batch"
-            raise NotApplicableError(f"{error}; {hint}") from error
+            raise RefusedError(f"{error}; {hint}") from error
 
     def repeated(self, size: int, *, expand: bool = False) -> Arguments:
         """Return a batch of the first example, so many times; with `expand` all are one in memory."""
@@ -187,6 +194,30 @@ class Examples:
 
 
 _MANY = 1000
+
+
+class RefusedError(NotApplicableError):
+    """The model does not take a batch of that size."""
+
+
+def first_example(subject: Subject, dim: int) -> Subject:
+    """Return the subject with the first example as its inputs: itself, if it has no other.
+
+    Raises
+    ------
+    RefusedError
+        If the model does not take one example alone.
+    """
+    examples = Examples(subject, dim)
+    if examples.count == 1:
+        return subject
+    alone = subject.once(("alone", dim), lambda: subject.with_inputs(*examples.alone()))
+    alone.deadline = subject.deadline
+    try:
+        _ = alone.outputs
+    except ModelRaisedError as error:
+        raise RefusedError(f"for one example alone {error}") from error
+    return alone
 
 
 def _arguments(subject: Subject) -> list[Any]:

@@ -75,7 +75,7 @@ def _channels_last(subject: Subject, dim: int) -> Iterator[CheckResult]:
         return
     given = with_inputs(subject, _in_channels_last)
     try:
-        model = copy.deepcopy(subject.model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        model = copy.deepcopy(subject.model).to(memory_format=torch.channels_last)
     except Exception:  # noqa: BLE001 - a model may hold what cannot be copied, or kernels of five dimensions
         yield _compared(subject, subject, given, "with inputs in channels_last")
     else:

@@ -8,7 +8,10 @@ element that both changes reach depends on two rows; no element of the inputs do
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from collections.abc import Iterator
+from dataclasses import dataclass
+from dataclasses import field
 from typing import Any
 
 import torch
@@ -17,15 +20,21 @@ from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.checks import results
+from pytest_torchlens.checks.exact import exact_outputs
 from pytest_torchlens.checks.inputs import Arguments
 from pytest_torchlens.checks.inputs import Examples
+from pytest_torchlens.checks.inputs import RefusedError
+from pytest_torchlens.checks.inputs import first_example
+from pytest_torchlens.checks.places import pairs_of
 from pytest_torchlens.checks.results import apart
 from pytest_torchlens.checks.results import values_text
 from pytest_torchlens.checks.side_by_side import ancestors
+from pytest_torchlens.checks.side_by_side import first_of
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import OutOfTimeError
 from pytest_torchlens.checks.subject import Outputs
 from pytest_torchlens.checks.subject import Subject
+from pytest_torchlens.checks.tolerance import judge
 from pytest_torchlens.checks.vacuity import dependent
 from pytest_torchlens.checks.vacuity import dependent_outputs
 from pytest_torchlens.history import ModelHistory
@@ -43,44 +52,109 @@ _ADVICE_IN_TRAIN = (
 
 def run(subject: Subject, size: int = 2, dim: int = 0) -> CheckResult:
     """Change all rows of a batch but the first, and compare the first row of each output bit for bit."""
-    subject = dependent(subject)
-    examples, way = Examples(subject, dim), f"in a batch of {size}"
+    given, fits = _given(subject, size, dim)
+    examples, way = Examples(given, dim), f"in a batch of {size}"
     plain = examples.outputs(size, way)
-    others = subject.call(*examples.batch(size, seed=2), way=f"{way} with other rows")
-    differ, compared, unseen = _compare(plain, others, size, dim, dependent_outputs(subject))
-    if not compared:
-        raise NotApplicableError("; ".join(unseen) or "its output holds no tensor to compare")
-    if not differ:
-        return results.passed(NAME, compared, unseen=tuple(unseen), redrawn=subject.redrawn)
-    path = differ[0]
+    others = given.call(*examples.batch(size, seed=2), way=f"{way} with other rows")
+    found = _compare(given, plain, others, fits)
+    if not found.count:
+        raise NotApplicableError("; ".join(found.unseen) or "its output holds no tensor to compare")
+    fields: dict[str, Any] = {"unseen": tuple(found.unseen), "redrawn": given.redrawn}
+    if not found.differ:
+        return results.passed(NAME, found.count, **fields)
+    if note := _only_rounding(given, examples, found, size, fits):
+        return results.passed(NAME, found.count, notes=(note,), **fields)
+    path, (one, two) = next(iter(found.differ.items()))
     what = f"the first row of {f'output {path!r}' if path else 'the output'} changes when the other rows change"
-    one, two = (_first_row(outputs[path], size, dim) for outputs in (plain, others))
-    failure, more = _failure(subject, examples, size, what, path, values_text(one, two))
-    return results.failed(NAME, failure, compared=compared, unseen=(*unseen, *more), redrawn=subject.redrawn)
+    failure, unseen = _failure(given, examples, size, what, path, values_text(one, two))
+    return results.failed(NAME, failure, compared=found.count, **fields | {"unseen": (*found.unseen, *unseen)})
 
 
-def _compare(
-    plain: Outputs, others: Outputs, size: int, dim: int, dependent_paths: set[str]
-) -> tuple[list[str], int, list[str]]:
-    """Return the outputs whose first row differs, how many were compared, and why others were not."""
-    differ, unseen, compared = [], [], 0
+Fits = Callable[[str, torch.Tensor], list[torch.Tensor]]
+"""Returns what may be the first row of an output of a batch; nothing if it has no rows."""
+
+
+def _given(subject: Subject, size: int, dim: int) -> tuple[Subject, Fits]:
+    """Return the subject to make batches of, and what finds the first row of its outputs.
+
+    The dimension of rows is the one that grows with the batch; of a model that takes no example alone it is `dim`.
+    """
+    try:
+        alone = dependent(first_example(subject, dim))
+    except RefusedError:
+        return dependent(subject), lambda path, output: _first_along(output, size, dim)
+    fit, shapes = first_of(size), alone.outputs
+
+    def grown(path: str, output: torch.Tensor) -> list[torch.Tensor]:
+        reference = shapes.get(path)
+        return [] if reference is None or reference.shape == output.shape else list(fit(output, reference))
+
+    return alone, grown
+
+
+def _first_along(output: torch.Tensor, size: int, dim: int) -> list[torch.Tensor]:
+    has_rows = output.dim() > dim and output.size(dim) and not output.size(dim) % size
+    return [output.narrow(dim, 0, output.size(dim) // size)] if has_rows else []
+
+
+@dataclass
+class _Found:
+    """The first rows of outputs, with some other rows and with others."""
+
+    count: int = 0
+    differ: dict[str, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+    """The two first rows that differ, by the path of the output."""
+    unseen: list[str] = field(default_factory=list)
+
+
+def _compare(given: Subject, plain: Outputs, others: Outputs, fits: Fits) -> _Found:
+    found, depend = _Found(), dependent_outputs(given)
     for path, output in plain.items():
         name, other = f"output {path!r}" if path else "the output", others.get(path)
-        if path not in dependent_paths:
-            unseen.append(f"{name} does not depend on the input")
-        elif output.dim() <= dim or output.size(dim) % size or not output.size(dim):
-            unseen.append(f"{name} has no rows: its shape is {tuple(output.shape)}")
-        elif other is None or other.shape != output.shape:
-            unseen.append(f"{name} has another shape for other rows, so its rows cannot be told apart")
+        rows = fits(path, output)
+        if path not in depend:
+            found.unseen.append(f"{name} does not depend on the input")
+        elif not rows or other is None or other.shape != output.shape:
+            shape = f"shape {tuple(output.shape)} in a batch"
+            found.unseen.append(f"{name} has no rows: {shape}{_alone_shape(given, path)}")
         else:
-            compared += 1
-            one, two = (_first_row(tensor, size, dim) for tensor in (output, other))
-            differ += [path] if fingerprint(one) != fingerprint(two) else []
-    return differ, compared, unseen
+            found.count += 1
+            pairs = list(zip(rows, fits(path, other), strict=True))
+            if not any(fingerprint(one) == fingerprint(two) for one, two in pairs):
+                found.differ[path] = pairs[0]
+    return found
 
 
-def _first_row(tensor: torch.Tensor, size: int, dim: int) -> torch.Tensor:
-    return tensor.narrow(dim, 0, tensor.size(dim) // size)
+def _alone_shape(given: Subject, path: str) -> str:
+    alone = given.outputs.get(path)
+    return "" if alone is None else f", {tuple(alone.shape)} in the plain run"
+
+
+def _only_rounding(given: Subject, examples: Examples, found: _Found, size: int, fits: Fits) -> str:
+    """Return a note if other rows change shapes on the way, as routes of tokens do, and the outputs by rounding alone.
+
+    A kernel rounds otherwise at another shape.  The note is empty if that does not explain the difference.
+    """
+    plain, others = (given.record(*examples.batch(size, seed=seed)) for seed in (1, 2))
+    label = _first_other_shape(plain, others)
+    if not label:
+        return ""
+    exact = exact_outputs(given, plain).outputs
+    for path, (one, two) in found.differ.items():
+        if not judge(two, one, fits(path, exact[path])[0]).within:
+            return ""
+    return f"bits differ, by what rounding explains: from {label} on, shapes depend on the values of other rows"
+
+
+def _first_other_shape(one: ModelHistory, other: ModelHistory) -> str:
+    """Return the label of the first operation that has another shape in the other pass, or runs in one pass only."""
+    for pair in pairs_of(one, other):
+        if pair.one is None or pair.other is None:
+            return one.label(pair.one) if pair.one is not None else other.label(pair.other or 0)
+        calls = one.recording.calls[pair.one], other.recording.calls[pair.other]
+        if [value.shape for value in calls[0].outputs] != [value.shape for value in calls[1].outputs]:
+            return one.label(pair.one)
+    return ""
 
 
 def _failure(

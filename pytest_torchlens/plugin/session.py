@@ -188,6 +188,8 @@ class LensSession:
 
     def pytest_report_header(self) -> str | None:
         """Say what the run is about."""
+        if not self.selection.models and self.options.checks:
+            return "lens: no model is named (--lens-zoo ZOO:NAME); --lens-checks are those of the fixture lens_same"
         if not self.selection.models:
             has_autotrace = self.config.pluginmanager.hasplugin("lens-autotrace-summary")  # it has its own header
             return None if has_autotrace else "lens: no model is named (--lens-zoo ZOO:NAME), so there is nothing to do"

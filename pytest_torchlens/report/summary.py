@@ -76,6 +76,7 @@ _ADVICE = {
     Stage.RECORD: "the plain forward pass worked, so recording is at fault: please report it with the traceback",
     Stage.VALIDATE: "the recording worked, so validation is at fault: please report it with the traceback",
     Stage.DRAW: "all but the drawing is in the report",
+    Stage.CHECK: "the recording worked, so what makes the model or its inputs for a check is at fault",
     Stage.COMPARE: "check that the baseline is whole, or make it anew",
     Stage.DONE: "the model did well: a hook of a plugin or of a conftest.py, or a limit of theirs, failed it",
 }

@@ -105,6 +105,11 @@ def test_a_route_that_flips_on_a_large_gap_fails() -> None:
     assert line_of(result).endswith("# scores")
 
 
+def test_a_model_that_takes_no_example_alone_is_not_applicable() -> None:
+    result = check("batch-size", nn.BatchNorm1d(4).train(), torch.rand(3, 4))
+    assert "for one example alone the model raised ValueError" in result.reason
+
+
 def test_random_numbers_are_not_applicable() -> None:
     result = check("batch-size", nn.Sequential(nn.Linear(16, 4), nn.Dropout()).train(), X)
     assert result.status is CheckStatus.NOT_APPLICABLE

@@ -74,6 +74,59 @@ def test_windows_and_outputs_without_rows_pass() -> None:
     assert "output 'loss' has no rows" in result.unseen[0]
 
 
+class Routed(nn.Module):
+    """Gathers the rows for each expert: a row's place, and the shapes, depend on the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = x.reshape(-1, 8)
+        choice = (tokens.sum(1) > 4).long()
+        made = torch.zeros_like(tokens)
+        for number, expert in enumerate(self.experts):
+            made[choice == number] = expert(tokens[choice == number]) * 3
+        return made.reshape(x.shape)
+
+
+class Limited(Routed):
+    """Weighs each token by its place in the queue, in which those of other rows stand before."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = x.flip(0).reshape(-1, 8)
+        choice = (tokens.sum(1) > 4).long()
+        place = choice.cumsum(0)  # in the queue
+        return (self.experts[0](tokens) * (1 + place)[:, None]).reshape(x.shape).flip(0)
+
+
+class Paired(nn.Module):
+    """Compares each example with each, beside what belongs to one."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x.mean(1)
+        return y, y @ y.T
+
+
+def test_routes_change_shapes_and_round_otherwise() -> None:
+    torch.manual_seed(0)
+    assert check("rows", Routed(), SEQUENCE).status is CheckStatus.PASSED
+    result = check("rows", Limited(), SEQUENCE)
+    assert result.status is CheckStatus.FAILED
+    assert line_of(result).endswith("# in the queue")
+
+
+def test_a_table_of_pairs_has_no_rows_and_an_output_may_have_its_rows_elsewhere() -> None:
+    class Swapped(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.transpose(0, 1) * 2
+
+    result = check("rows", Paired(), SEQUENCE)
+    assert (result.status, result.compared) == (CheckStatus.PASSED, 1)
+    assert "output '1' has no rows: shape (2, 2) in a batch, (1, 1) in the plain run" in result.unseen
+    assert check("rows", Swapped(), torch.rand(1, 4, 3)).status is CheckStatus.PASSED
+
+
 def test_the_dimension_of_the_batch_is_an_option() -> None:
     assert check("rows", Reshaped().eval(), SEQUENCE, dim=1).status is CheckStatus.PASSED
 
@@ -85,6 +138,8 @@ def test_batch_norm_fails_in_train_mode_and_passes_in_eval_mode() -> None:
     assert result.failure is not None
     assert "train mode" in result.failure.advice
     assert check("rows", model.eval(), X).status is CheckStatus.PASSED
+    result = check("rows", nn.BatchNorm1d(4).train(), torch.rand(3, 4))  # which takes no example alone
+    assert result.operation == "batchnorm_1_1"
 
 
 @pytest.mark.parametrize("name", ["rows", "batch-size"])

@@ -252,7 +252,7 @@ def test_each_hook_says_what_it_is_for_with_an_example():
     from pytest_torchlens.plugin import hookspecs
 
     specs = [spec for name, spec in vars(hookspecs).items() if name.startswith("pytest_lens_")]
-    assert len(specs) == 7
+    assert len(specs) == 8
     for spec in specs:
         assert all(part in spec.__doc__ for part in ("Called ", "Parameters\n", "Returns\n", "Examples\n")) or (
             spec.__name__ == "pytest_lens_configure_model" and "Examples" in spec.__doc__

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from pytest_torchlens.checks.exact import exact_outputs
+from pytest_torchlens.checks.tolerance import FEW
+from pytest_torchlens.checks.tolerance import is_plainly_explained
+from pytest_torchlens.checks.tolerance import judge
+from tests.checks.subjects import subject_of
+
+GENERATOR = torch.Generator().manual_seed(0)
+EXACT = torch.randn(4 * FEW, generator=GENERATOR, dtype=torch.float64)
+NOISE = torch.randn(4 * FEW, generator=GENERATOR, dtype=torch.float64)
+OTHER_NOISE = torch.randn(4 * FEW, generator=GENERATOR, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("times", "within"), [(0.5, True), (1.0, True), (1.9, True), (2.5, False), (30.0, False)])
+def test_an_error_may_be_twice_that_of_the_reference(times: float, within: bool) -> None:
+    reference, other = (EXACT + 1e-4 * NOISE).float(), (EXACT + times * 1e-4 * OTHER_NOISE).float()
+    assert judge(other, reference, EXACT).within is within
+
+
+@pytest.mark.parametrize(("size", "dtype"), [(FEW - 1, torch.float32), (4 * FEW, torch.bfloat16)])
+def test_of_few_elements_and_in_half_precision_three_times_as_much(size: int, dtype: torch.dtype) -> None:
+    reference, other = (EXACT + 0.1 * NOISE).to(dtype)[:size], (EXACT + 0.27 * OTHER_NOISE).to(dtype)[:size]
+    assert judge(other, reference, EXACT[:size]).within
+    assert not judge((EXACT + 0.4 * OTHER_NOISE).to(dtype)[:size], reference, EXACT[:size]).within
+
+
+def test_some_last_places_are_explained_though_the_reference_has_no_error() -> None:
+    exact = EXACT.float().double()
+    other = exact.float() * (1 + 3 * 2.0**-23)
+    assert judge(other, exact.float(), exact).within
+    assert is_plainly_explained(other, exact.float())
+    assert not judge(exact.float() * (1 + 9 * 2.0**-23), exact.float(), exact).within
+
+
+def test_one_wrong_element_of_many_is_seen() -> None:
+    reference = EXACT.float()
+    other = reference.clone()
+    other[7] += 2e-5  # little of the RMS error of 4,000 elements
+    assert not judge(other, reference, EXACT).within
+    assert not is_plainly_explained(other, reference)
+
+
+def test_whole_numbers_and_infinities_must_be_equal() -> None:
+    ones = torch.ones(3, dtype=torch.long)
+    assert judge(ones, ones, ones).within
+    assert not judge(ones + 1, ones, ones).within
+    infinite = torch.tensor([1.0, torch.inf, torch.nan])
+    assert judge(infinite, infinite, infinite.double()).within
+    assert not judge(torch.tensor([1.0, 2.0, torch.nan]), infinite, infinite.double()).within
+    assert not judge(torch.ones(2), torch.ones(3), torch.ones(3).double()).within
+
+
+class Awkward(nn.Module):
+    """Casts, makes tensors, writes in place, draws numbers, decides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+        self.register_buffer("sum", torch.zeros(6))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = self.layer(x).to(torch.float32).float()
+        y = y + torch.arange(6, dtype=torch.float32) * torch.ones(6)
+        y[:, 0].mul_(2)
+        y = F.dropout(y, 0.5, training=True)
+        self.sum.add_(y.sum(0))
+        choice = y.argmax(1)
+        return y[torch.arange(len(x)), choice] + self.sum[0], choice
+
+
+def test_a_pass_in_float64_takes_the_same_numbers_decisions_and_writes() -> None:
+    torch.manual_seed(0)
+    model, x = Awkward(), torch.rand(4, 6)
+    subject = subject_of(model, x)
+    with torch.no_grad():
+        exact = exact_outputs(subject, subject.history)
+    assert exact.outputs["0"].dtype is torch.float64
+    torch.testing.assert_close(exact.outputs["0"].float(), subject.outputs["0"])
+    assert torch.equal(exact.outputs["1"], subject.outputs["1"])
+    assert exact.rounded == ("dropout",)
+    assert float(judge(subject.outputs["0"], subject.outputs["0"], exact.outputs["0"]).reference_error) > 0
+
+
+def test_a_pass_in_float64_is_that_of_the_model_in_float64() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(128, 5)), X
+    model.eval()
+    subject = subject_of(model, x)
+    with torch.no_grad():
+        exact = exact_outputs(subject, subject.history).outputs[""]
+        assert torch.equal(exact, model.double()(x.double()))
+
+
+X = torch.rand(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
