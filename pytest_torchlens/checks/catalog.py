@@ -93,7 +93,7 @@ CHECKS: tuple[BuiltInCheck, ...] = (
     BuiltInCheck(
         "compile",
         "torch.compile gives the same outputs and gradients, but for rounding.",
-        40,
+        50,
         {
             "backend": TEXT,
             "mode": TEXT,
@@ -105,7 +105,7 @@ CHECKS: tuple[BuiltInCheck, ...] = (
     BuiltInCheck(
         "export",
         "The program of torch.export gives the same on other inputs, but for rounding.",
-        20,
+        12,
         {**_DIM, "dynamic": FLAG},
     ),
 )

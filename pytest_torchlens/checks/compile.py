@@ -72,7 +72,7 @@ class _Check:
         self._way = f"when compiled by {self.compiler.backend}"
         self._compared = 0
         self._unseen: list[str] = []
-        self._numbers: dict[str, Any] = {"unit": "outputs and gradients", "redrawn": subject.redrawn}
+        self._numbers: dict[str, Any] = {"redrawn": subject.redrawn}
 
     def result(self, *, gradients: bool) -> CheckResult:
         """Return the result of both comparisons."""
@@ -139,6 +139,7 @@ class _Check:
             self._unseen.append(f"gradients, which differ in bits and have no float64 reference: {reason}")
             return None
         self._compared += sum(bool(gradient.any()) for gradient in plain.values())
+        self._numbers["unit"] = "outputs and gradients"
         if found is None:
             return None
         what = f"the gradient of {found.name!r} differs {self._way}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import re
 import sys
 import types
@@ -182,7 +181,7 @@ def compiler_as_it_was(model: torch.nn.Module, compiler: Compiler | None = None)
     failures = {code: [*texts] for code, texts in utils.guard_failures.items()}
     breaks = [*utils.graph_break_reasons]
     backends = {*eval_frame.cached_backends}
-    profile = copy.deepcopy(pgo._CODE_STATE)
+    profiles = pgo._CODE_STATE, pgo._INIT_CODE_STATE
     seen = [len(tracker.seen) for tracker in _trackers()]
     attributes = [(tensor, {*vars(tensor)}) for tensor in _tensors(model)]
     utils.guard_failures.clear()
@@ -201,7 +200,7 @@ def compiler_as_it_was(model: torch.nn.Module, compiler: Compiler | None = None)
         utils.graph_break_reasons[:] = breaks
         for key in {*eval_frame.cached_backends} - backends:
             del eval_frame.cached_backends[key]
-        pgo._CODE_STATE = profile
+        pgo._CODE_STATE, pgo._INIT_CODE_STATE = profiles
         for tensor, names in attributes:
             for name in {*vars(tensor)} - names:
                 delattr(tensor, name)

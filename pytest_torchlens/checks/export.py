@@ -117,7 +117,7 @@ def _export(
         raise NotApplicableError(f"the model cannot be copied: {type(error).__name__}: {error}") from error
     shapes = None
     if examples is not None:
-        shapes = ShapesCollection()
+        shapes = ShapesCollection()  # type: ignore[no-untyped-call]
         for tensor in examples.batched(given):
             shapes[tensor] = {examples.dim: Dim.DYNAMIC}
     try:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch import fx
 
 from pytest_torchlens.capture import edges_in
@@ -28,6 +29,10 @@ class Values(fx.Interpreter):
         super().__init__(module)
         self.by_shape: dict[torch.Size, list[torch.Tensor]] = defaultdict(list)
         self.fingerprints: set[tuple[torch.dtype, torch.Size, str]] = set()
+
+    def run_on(self, *args: Any, **kwargs: Any) -> Any:
+        """Run all nodes on the arguments of the model, in the order in which it was exported with them."""
+        return self.run(*pytree.tree_leaves((args, kwargs)), enable_io_processing=False)
 
     def run_node(self, n: fx.Node) -> Any:
         """Run a node."""
@@ -57,7 +62,7 @@ def first_differing(subject: Subject, module: fx.GraphModule, path: str) -> tupl
     another way, to the same result, is no difference.
     """
     values = Values(module)
-    with subject.runs(function=lambda *args, **kwargs: _run(values, module, args, kwargs)) as call:
+    with subject.runs(function=values.run_on) as call:
         call()
     missing, texts = _missing(subject, values)
     recording = subject.history.recording
@@ -71,11 +76,6 @@ def first_differing(subject: Subject, module: fx.GraphModule, path: str) -> tupl
             waiting += [value for read in reads for value in needed_values(read)]
     first = min(found, default=None)
     return first, "" if first is None else texts[first]
-
-
-def _run(values: Values, module: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run the program's nodes on the arguments of the model."""
-    return values.run(*module.graph._codegen.process_inputs(*args, **kwargs))
 
 
 def _missing(subject: Subject, values: Values) -> tuple[set[int], dict[int, str]]:

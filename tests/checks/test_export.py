@@ -3,9 +3,11 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from pytest_torchlens.checks.export import run
 from pytest_torchlens.records import CheckStatus
 from tests.checks.subjects import check
 from tests.checks.subjects import line_of
+from tests.checks.subjects import subject_of
 
 X = torch.rand(2, 8, generator=torch.Generator().manual_seed(0))
 
@@ -74,6 +76,20 @@ def test_an_operation_that_is_another_one_when_exported_is_found() -> None:
     assert result.status is CheckStatus.FAILED
     assert line_of(result).endswith("# the function")
     assert result.operation.startswith("gelu")
+
+
+def test_a_factor_that_is_another_one_when_exported_is_found() -> None:
+    class Doubling(Waves):
+        def forward(self, x: torch.Tensor, *, scale: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+            y = self.first(x).sin() * scale
+            y = y * (1 if torch.compiler.is_compiling() else 2)  # the factor
+            return self.last(y.relu())  # type: ignore[no-any-return]
+
+    subject = subject_of(Doubling().eval(), X, bias=None, scale=X)
+    with torch.no_grad():
+        result = run(subject)
+    assert result.status is CheckStatus.FAILED
+    assert line_of(result).endswith("# the factor")
 
 
 def test_a_branch_on_a_value_is_named() -> None:
