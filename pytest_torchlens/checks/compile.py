@@ -23,6 +23,9 @@ from pytest_torchlens.checks.dynamo import first_sentence
 from pytest_torchlens.checks.dynamo import lacks_cxx_compiler
 from pytest_torchlens.checks.dynamo import place_of_error
 from pytest_torchlens.checks.gradients import gradients_by
+from pytest_torchlens.checks.nodes import Values
+from pytest_torchlens.checks.nodes import Watched
+from pytest_torchlens.checks.nodes import first_differing
 from pytest_torchlens.checks.pieces import Piece
 from pytest_torchlens.checks.pieces import Pieces
 from pytest_torchlens.checks.pieces import Smallest
@@ -37,12 +40,18 @@ from pytest_torchlens.checks.subject import Subject
 from pytest_torchlens.checks.vacuity import dependent
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import CheckResult
+from pytest_torchlens.records import CheckStatus
 from pytest_torchlens.records import Failure
 
 NAME = "compile"
 _ADVICE = (
     "compile with the backends 'eager' and 'aot_eager' to see which stage is at fault, keep the operations out of the "
     "graph with torch.compiler.disable, and report the piece to PyTorch"
+)
+_CAUSE_CAPTURED = "no piece differs when it is compiled alone: the graph that the compiler captures does something else"
+_ADVICE_CAPTURED = (
+    "look for code that asks whether it is compiled, and for Python values that change between calls; the backend "
+    "'eager' runs what was captured"
 )
 _ADVICE_RAISES = "keep the line out of the graph with torch.compiler.disable, or write it in another way"
 
@@ -56,7 +65,13 @@ def run(
     gradients: bool = True,
 ) -> CheckResult:
     """Compile the model, and compare its outputs and the gradients of its parameters."""
-    check = _Check(dependent(subject), partial(Compiler, backend, mode, dynamic, fullgraph), subject)
+    make = partial(Compiler, backend, mode, dynamic, fullgraph)
+    try:
+        make(subject.check_time)
+    except ValueError as error:
+        failure = Failure(message=str(error), advice="write another one among the check's options")
+        return CheckResult(name=NAME, status=CheckStatus.ERROR, failure=failure)
+    check = _Check(dependent(subject), make, subject)
     if check.subject.draws:
         raise NotApplicableError(f"the model draws random numbers ({check.subject.draws}), and others when compiled")
     with compiler_as_it_was(check.subject.model, check.compiler):
@@ -159,7 +174,8 @@ class _Check:
             raise late[0]
         if lacks_cxx_compiler(error.error):
             raise NotApplicableError("this machine has no C++ compiler, which the backend needs")
-        what = f"{type(chain[-1]).__name__} {self._way}: {first_sentence(str(chain[-1]))}"
+        raised = f"{type(chain[-1]).__name__}: {first_sentence(str(chain[-1]))}"
+        what = f"torch.compile with backend {self.compiler.backend} raised {raised}"
         if place := place_of_error(error.error):
             failure = results.failure_at_line(history, place, what, _ADVICE_RAISES)
             return results.failed(NAME, failure, unseen=tuple(self._unseen), **self._numbers)
@@ -172,6 +188,8 @@ class _Check:
         found, unseen = self._search(history, path, gradients=gradients)
         fields = {**self._numbers, "compared": self._compared, "unseen": (*self._unseen, *unseen)}
         if found is None or found.difference is None:
+            if found is not None and path is not None and (captured := self._captured(failure, path)):
+                return results.failed(NAME, captured, **(fields | {"unseen": tuple(self._unseen)}))
             return results.failed(NAME, failure, **fields)
         first, last = (history.label(found.numbers[at]) for at in (0, -1))
         if found.is_tie:
@@ -182,6 +200,20 @@ class _Check:
         values = found.difference.values
         at = results.failure_at(history, found.numbers[0], failure.message, failure.advice, values=values, cause=cause)
         return results.failed(NAME, at, **fields)
+
+    def _captured(self, failure: Failure, path: str) -> Failure | None:
+        """Return the failure at the first operation whose value the captured graphs do not compute, uncompiled."""
+        values = Values()
+        captured = self._piece_compiler.compiled(self.subject.model, lambda graph, _: Watched(graph, values).run)
+        try:
+            number, texts = first_differing(self.subject, values, captured, path)
+        except Exception:  # noqa: BLE001 - any call may raise when it is run again
+            return None
+        if number is None:
+            return None
+        return results.failure_at(
+            self.subject.history, number, failure.message, _ADVICE_CAPTURED, values=texts, cause=_CAUSE_CAPTURED
+        )
 
     def _search(
         self, history: ModelHistory, path: str | None, *, gradients: bool

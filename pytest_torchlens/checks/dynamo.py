@@ -74,10 +74,15 @@ class Compiler:
         self.recompilations: Counter[int] = Counter()
         self._failures: list[tuple[types.CodeType, str]] = []
 
-    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the compiled function; it compiles when it is called first."""
+    def compiled(
+        self, function: Callable[..., Any], backend: Callable[..., Callable[..., Any]] | None = None
+    ) -> Callable[..., Any]:
+        """Return the compiled function, by another backend if one is given; it compiles when it is called first."""
         made: Callable[..., Any] = torch.compile(
-            _with_own_code(function), backend=self._compile_graph, dynamic=self._dynamic, fullgraph=self._fullgraph
+            _with_own_code(function),
+            backend=backend or self._compile_graph,
+            dynamic=self._dynamic,
+            fullgraph=self._fullgraph,
         )
         return made
 
@@ -122,7 +127,8 @@ def _times(count: int) -> str:
 def _backend(name: str) -> Callable[..., Any]:
     known = torch._dynamo.list_backends(None)
     if name not in known:
-        raise ValueError(f"backend: expected one of {', '.join(known)}, got {name!r} {close(name, known)}".rstrip())
+        usual = ", ".join(torch._dynamo.list_backends())
+        raise ValueError(f"backend: expected a registered one ({usual}), got {name!r} {close(name, known)}".rstrip())
     return lookup_backend(name)
 
 

@@ -25,6 +25,8 @@ from pytest_torchlens.checks.dynamo import place_of_error
 from pytest_torchlens.checks.inputs import Arguments
 from pytest_torchlens.checks.inputs import Examples
 from pytest_torchlens.checks.inputs import other_inputs
+from pytest_torchlens.checks.nodes import Values
+from pytest_torchlens.checks.nodes import Watched
 from pytest_torchlens.checks.nodes import first_differing
 from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
@@ -186,7 +188,8 @@ def _compare(other: Subject, program: ExportedProgram, unseen: tuple[str, ...]) 
 def _place(other: Subject, module: Any, path: str) -> tuple[int | None, str, tuple[str, ...]]:
     """Return the first operation that differs, both values, and why it is not known."""
     try:
-        number, values = first_differing(other, module, path)
+        store = Values()
+        number, values = first_differing(other, store, Watched(module, store).run_on, path)
     except Exception as error:  # noqa: BLE001 - any call may raise when it is run again
         return None, "", (f"the operation: {type(error).__name__}: {error}",)
     return number, values, () if number is not None else ("the operation: the program computes the value of each",)
@@ -195,7 +198,7 @@ def _place(other: Subject, module: Any, path: str) -> tuple[int | None, str, tup
 def _raised(subject: Subject, error: Exception) -> CheckResult:
     """Return the failure of an export that raised, at the line where the model was."""
     root = chain_of(error)[-1]
-    what = f"{type(error).__name__} {_WAY}: {first_sentence(str(error))}"
+    what = f"torch.export raised {type(error).__name__}: {first_sentence(str(error))}"
     place = place_of_error(error) or _last_line(error) or _last_line(root)
     unseen = () if place else ("the line: torch.export does not say it; torch.export.draft_export may",)
     failure = results.failure_at_line(subject.history, place, what, _ADVICE_RAISES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,26 +23,19 @@ from pytest_torchlens.replay import Player
 from pytest_torchlens.replay.run import needed_values
 
 
-class Values(fx.Interpreter):
-    """Runs a program, and keeps copies of all that its nodes compute, by shape."""
+class Values:
+    """Copies of all that the nodes of programs compute, by shape."""
 
-    def __init__(self, module: fx.GraphModule) -> None:
-        super().__init__(module)
+    def __init__(self) -> None:
         self.by_shape: dict[torch.Size, list[torch.Tensor]] = defaultdict(list)
         self.fingerprints: set[tuple[torch.dtype, torch.Size, str]] = set()
 
-    def run_on(self, *args: Any, **kwargs: Any) -> Any:
-        """Run all nodes on the arguments of the model, in the order in which it was exported with them."""
-        return self.run(*pytree.tree_leaves((args, kwargs)), enable_io_processing=False)
-
-    def run_node(self, n: fx.Node) -> Any:
-        """Run a node."""
-        result = super().run_node(n)
+    def add(self, result: Any) -> None:
+        """Add the tensors in what a node computes."""
         for _, tensor in walk(result):
             copied = tensor.detach().clone()
             self.by_shape[copied.shape].append(copied)
             self.fingerprints.add(_key(copied))
-        return result
 
     def has(self, value: torch.Tensor, exact: torch.Tensor) -> bool:
         """Return whether a node computed a value, but for rounding."""
@@ -51,18 +45,37 @@ class Values(fx.Interpreter):
         )
 
 
+class Watched(fx.Interpreter):
+    """Runs a program node by node, and adds all that its nodes compute to `values`."""
+
+    def __init__(self, module: fx.GraphModule, values: Values) -> None:
+        super().__init__(module)
+        self._values = values
+
+    def run_on(self, *args: Any, **kwargs: Any) -> Any:
+        """Run all nodes on the arguments of the model, in the order in which it was exported with them."""
+        return self.run(*pytree.tree_leaves((args, kwargs)), enable_io_processing=False)
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Run a node."""
+        result = super().run_node(n)
+        self._values.add(result)
+        return result
+
+
 def _key(tensor: torch.Tensor) -> tuple[torch.dtype, torch.Size, str]:
     return tensor.dtype, tensor.shape, fingerprint(tensor)
 
 
-def first_differing(subject: Subject, module: fx.GraphModule, path: str) -> tuple[int | None, str]:
-    """Return the first operation whose value no node of a program computes, and both values.
+def first_differing(
+    subject: Subject, values: Values, function: Callable[..., Any], path: str
+) -> tuple[int | None, str]:
+    """Return the first operation whose value is not among those that `function` adds to `values`, and both values.
 
     Only operations count from which such values lead to the output at `path`: an operation that a program does in
     another way, to the same result, is no difference.
     """
-    values = Values(module)
-    with subject.runs(function=values.run_on) as call:
+    with subject.runs(function=function) as call:
         call()
     missing, texts = _missing(subject, values)
     recording = subject.history.recording

@@ -128,6 +128,22 @@ def test_an_operation_that_is_compiled_to_another_is_found() -> None:
     assert "compiled alone: this operation" in result.failure.cause
 
 
+def test_an_operation_that_is_another_one_when_compiled_is_found() -> None:
+    class Approximate(Waves):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.first(x)
+            torch._dynamo.graph_break()
+            x = x * (1.01 if torch.compiler.is_compiling() else 1)  # the factor
+            return self.last(x.sin())  # type: ignore[no-any-return]
+
+    result = check("compile", Approximate().eval(), X)
+    assert result.status is CheckStatus.FAILED
+    assert line_of(result).endswith("# the factor")
+    assert result.unseen == ()
+    assert result.failure is not None
+    assert "captures does something else" in result.failure.cause
+
+
 def test_an_operation_whose_gradient_is_compiled_to_another_is_found() -> None:
     result = check("compile", Waves().eval(), X, backend="lens_test_gradient")
     assert result.status is CheckStatus.FAILED
@@ -144,7 +160,9 @@ def test_a_backend_that_raises_fails_at_the_operation_that_it_lacks() -> None:
     assert result.status is CheckStatus.FAILED
     assert line_of(result).endswith("# the sine")
     assert result.failure is not None
-    assert result.failure.message == ("NotImplementedError when compiled by lens_test_refuses: sin has no kernel")
+    assert result.failure.message == (
+        "torch.compile with backend lens_test_refuses raised NotImplementedError: sin has no kernel"
+    )
 
 
 def test_a_line_that_cannot_be_traced_is_named() -> None:
