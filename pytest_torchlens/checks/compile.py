@@ -23,6 +23,7 @@ from pytest_torchlens.checks.dynamo import first_sentence
 from pytest_torchlens.checks.dynamo import lacks_cxx_compiler
 from pytest_torchlens.checks.dynamo import place_of_error
 from pytest_torchlens.checks.gradients import gradients_by
+from pytest_torchlens.checks.gradients import moved_gradients
 from pytest_torchlens.checks.nodes import Values
 from pytest_torchlens.checks.nodes import Watched
 from pytest_torchlens.checks.nodes import first_differing
@@ -147,8 +148,12 @@ class _Check:
             with torch.enable_grad():
                 return self.subject.once(("exact gradients",), lambda: Piece(history, gradients=True).exact())
 
+        def moved(seed: int) -> Outputs:
+            make = partial(moved_gradients, self.subject.model, seed)
+            return self.subject.once(("moved gradients", seed), lambda: self._run(make()))
+
         try:
-            found = next(unexplained(other, plain, exact), None)
+            found = next(unexplained(other, plain, exact, moved), None)
         except Exception as error:  # noqa: BLE001 - an operation may have no form in fx, or in float64
             reason = f"{type(error).__name__}: {error}"
             self._unseen.append(f"gradients, which differ in bits and have no float64 reference: {reason}")

@@ -11,8 +11,10 @@ from torch._dynamo.backends.registry import lookup_backend
 from torch._dynamo.backends.registry import register_backend
 
 from pytest_torchlens.checks.compile import run
+from pytest_torchlens.checks.gradients import moved
 from pytest_torchlens.checks.pieces import Difference
 from pytest_torchlens.checks.pieces import smallest
+from pytest_torchlens.checks.pieces import unexplained
 from pytest_torchlens.records import CheckStatus
 from tests.checks.subjects import check
 from tests.checks.subjects import line_of
@@ -133,7 +135,7 @@ def test_an_operation_that_is_another_one_when_compiled_is_found() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             x = self.first(x)
             torch._dynamo.graph_break()
-            x = x * (1.01 if torch.compiler.is_compiling() else 1)  # the factor
+            x = x * (3 if torch.compiler.is_compiling() else 2)  # the factor
             return self.last(x.sin())  # type: ignore[no-any-return]
 
     result = check("compile", Approximate().eval(), X)
@@ -275,3 +277,25 @@ def test_halving_ends_at_the_smallest_run_that_differs(needed: set[int], found: 
     nothing = smallest(range(10), lambda piece: None)
     assert nothing.difference is None
     assert len(nothing.numbers) == 10
+
+
+def test_a_jump_of_a_gradient_that_rounding_makes_too_is_explained() -> None:
+    plain = {"weight": torch.rand(2000)}
+    jump = torch.zeros(2000).index_fill_(0, torch.tensor([7]), 0.5)
+    other = {"weight": plain["weight"] + jump}
+
+    def exact() -> dict[str, torch.Tensor]:
+        return {"weight": plain["weight"].double()}
+
+    assert [found.name for found in unexplained(other, plain, exact)] == ["weight"]
+    assert not [*unexplained(other, plain, exact, lambda seed: other if seed == 3 else plain)]
+    assert [*unexplained(other, plain, exact, lambda seed: {"weight": plain["weight"] + jump / 4})]
+
+
+def test_numbers_move_by_one_unit_in_the_last_place() -> None:
+    tensor = torch.rand(100) + 1
+    (there, again) = (moved({"x": tensor}, seed)["x"] for seed in (0, 0))
+    assert torch.equal(there, again)
+    distance = (there - tensor).abs() / torch.finfo(torch.float32).eps
+    assert float(distance.min()) >= 1
+    assert float(distance.max()) <= 2
