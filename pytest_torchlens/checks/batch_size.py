@@ -9,6 +9,7 @@ from pytest_torchlens.checks.side_by_side import first_of
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import Subject
 from pytest_torchlens.checks.vacuity import dependent
+from pytest_torchlens.checks.vacuity import dependent_in_batch
 from pytest_torchlens.records import CheckResult
 
 _ADVICE = (
@@ -19,10 +20,19 @@ _ADVICE = (
 
 def run(subject: Subject, size: int = 2, dim: int = 0) -> CheckResult:
     """Compare the first example alone with the same example in a batch of `size`."""
-    alone = dependent(first_example(subject, dim))
+    find = dependent_in_batch(dim, size)
+    alone = dependent(first_example(subject, dim), find)
     if alone.draws:
         raise NotApplicableError(f"the model draws random numbers ({alone.draws}), and others for another batch")
     examples, way = Examples(alone, dim), f"in a batch of {size}"
-    outputs = examples.outputs(size, way)
-    batch = examples.batch(size)
-    return compare("batch-size", alone, outputs, lambda: alone.record(*batch, way=way), way, _ADVICE, first_of(size))
+    outputs, batch = examples.outputs(size), examples.batch(size)
+    return compare(
+        "batch-size",
+        alone,
+        outputs,
+        lambda: alone.record(*batch, way=way),
+        way,
+        _ADVICE,
+        fit=first_of(size),
+        depend=find(alone),
+    )

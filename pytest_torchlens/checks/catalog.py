@@ -74,22 +74,22 @@ CHECKS: tuple[BuiltInCheck, ...] = (
     BuiltInCheck(
         "rows",
         "Other rows of the batch, changed at the same shape, change nothing in this one: bit for bit.",
-        6,
+        5,
         {**_DIM, "size": whole(2, 1024)},
     ),
     BuiltInCheck(
         "batch-size",
         "An example gives the same alone and in a batch, but for rounding.",
-        5,
+        4,
         {**_DIM, "size": whole(2, 1024)},
     ),
     BuiltInCheck(
         "layout",
         "Inputs in channels_last, not contiguous or expanded give the same, but for rounding.",
-        6,
+        4,
         _DIM,
     ),
-    BuiltInCheck("threads", "One thread and as many as there are processors give the same, but for rounding.", 3),
+    BuiltInCheck("threads", "One thread and as many as there are processors give the same, but for rounding.", 2),
     BuiltInCheck(
         "compile",
         "torch.compile gives the same outputs and gradients, but for rounding.",

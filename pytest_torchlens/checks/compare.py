@@ -59,8 +59,8 @@ class Compared:
         return self.worst is None or self.worst[1].within
 
 
-def compare_outputs(subject: Subject, outputs: Outputs, fit: Fit = whole) -> Compared:
-    """Compare the outputs of another run with those of the plain run of a subject.
+def compare_outputs(subject: Subject, outputs: Outputs, fit: Fit = whole, depend: set[str] | None = None) -> Compared:
+    """Compare the outputs of another run with those of the plain run of a subject; `depend` as in `compare`.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def compare_outputs(subject: Subject, outputs: Outputs, fit: Fit = whole) -> Com
         If they differ in bits and there is no float64 reference.
     """
     found = Compared()
-    dependent = dependent_outputs(subject)
+    dependent = dependent_outputs(subject) if depend is None else depend
     for path, reference in subject.outputs.items():
         name = f"output {path!r}" if path else "the output"
         if path not in dependent:
@@ -108,6 +108,7 @@ def compare(  # noqa: PLR0913 - what ran how, and the words for it
     way: str,
     advice: str,
     fit: Fit = whole,
+    depend: set[str] | None = None,
 ) -> CheckResult:
     """Return the result of a check that compares outputs.
 
@@ -127,8 +128,10 @@ def compare(  # noqa: PLR0913 - what ran how, and the words for it
         What to do if they part.
     fit
         Finds what corresponds to a tensor of the plain run.
+    depend
+        Paths of the outputs that depend on the input; None to find out.
     """
-    found = compare_outputs(subject, outputs, fit)
+    found = compare_outputs(subject, outputs, fit, depend)
     if not found.count:
         raise NotApplicableError("; ".join(found.unseen) or "its output holds no tensor to compare")
     worst = found.worst[1] if found.worst else None

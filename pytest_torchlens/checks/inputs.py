@@ -146,7 +146,7 @@ class Examples:
         """
         return self._changed(lambda tensor: torch.cat([*self._rows(tensor, size, seed, first_seed)], self.dim))
 
-    def outputs(self, size: int, way: str) -> Outputs:
+    def outputs(self, size: int) -> Outputs:
         """Return the outputs of a batch, which checks share.
 
         Raises
@@ -155,20 +155,31 @@ class Examples:
             If the model does not take such a batch.
         """
         try:
-            return self._subject.once(("batch", self.dim, size), lambda: self._subject.call(*self.batch(size), way=way))
+            return self._run(size, 1, f"in a batch of {size}")
         except ModelRaisedError as error:
             hint = "'dim' among its options names another dimension of the batch"
             raise RefusedError(f"{error}; {hint}") from error
 
-    def repeated(self, size: int, *, expand: bool = False) -> Arguments:
-        """Return a batch of the first example, so many times; with `expand` all are one in memory."""
+    def other_outputs(self, size: int) -> Outputs:
+        """Return the outputs of the batch with other examples after the first."""
+        return self._run(size, 2, f"in a batch of {size} with other rows")
 
-        def change(tensor: torch.Tensor) -> torch.Tensor:
+    def _run(self, size: int, seed: int, way: str) -> Outputs:
+        subject = self._subject
+        return subject.once(("batch", self.dim, size, seed), lambda: subject.call(*self.batch(size, seed), way=way))
+
+    def repeated(self, size: int) -> Arguments:
+        """Return a batch of the first example, so many times."""
+        return self._changed(lambda tensor: torch.cat([self._row(tensor, 0).detach()] * size, self.dim))
+
+    def expanded(self, size: int, change: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor) -> Arguments:
+        """Return the same batch with all examples one in memory, made by `change` of the first."""
+
+        def expanded(tensor: torch.Tensor) -> torch.Tensor:
             sizes = [size if dim == self.dim else -1 for dim in range(tensor.dim())]
-            expanded = self._row(tensor, 0).detach().expand(sizes)
-            return expanded if expand else expanded.contiguous()
+            return change(self._row(tensor, 0).detach()).expand(sizes)
 
-        return self._changed(change)
+        return self._changed(expanded)
 
     def batched(self, given: Arguments) -> list[torch.Tensor]:
         """Return the tensors of a batch that hold one row an example."""

@@ -1,7 +1,7 @@
 """The check ``layout``: inputs in another memory layout give the same, but for rounding.
 
 Values and shapes stay; strides change: channels last (the weights, too, on a copy), not contiguous, and expanded, where
-all examples are one in memory.
+all examples are one in memory.  The last two come together, to spare a pass, and apart if that does not pass.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import Subject
 from pytest_torchlens.checks.vacuity import dependent
+from pytest_torchlens.checks.vacuity import dependent_outputs
 from pytest_torchlens.records import CheckResult
 from pytest_torchlens.records import CheckStatus
 
@@ -41,7 +42,7 @@ def run(subject: Subject, dim: int = 0) -> CheckResult:
     """Compare the outputs for each layout that the inputs can have with those of the plain run."""
     subject = dependent(subject)
     found: list[CheckResult] = []
-    for compared in (_channels_last, _not_contiguous, _expanded):
+    for compared in (_channels_last, _other_strides):
         for result in compared(subject, dim):
             if result.status is not CheckStatus.PASSED:
                 return result
@@ -51,14 +52,21 @@ def run(subject: Subject, dim: int = 0) -> CheckResult:
     return passed_all(NAME, found)
 
 
-def _compared(reference: Subject, runner: Subject, given: Arguments, way: str, fit: Fit = whole) -> CheckResult:
+def _compared(
+    reference: Subject,
+    runner: Subject,
+    given: Arguments,
+    way: str,
+    fit: Fit = whole,
+    depend: set[str] | None = None,
+) -> CheckResult:
     """Return the result of one layout; `runner` is the reference, or a copy of its model in another layout."""
     try:
         outputs = runner.call(*given, way=way)
     except ModelRaisedError as error:
         failure = failure_of_raise(reference.history, _with_calls(runner, given, error), _ADVICE)
         return failed(NAME, failure, redrawn=reference.redrawn)
-    return compare(NAME, reference, outputs, lambda: runner.record(*given, way=way), way, _ADVICE, fit)
+    return compare(NAME, reference, outputs, lambda: runner.record(*given, way=way), way, _ADVICE, fit, depend)
 
 
 def _with_calls(runner: Subject, given: Arguments, error: ModelRaisedError) -> ModelRaisedError:
@@ -92,7 +100,29 @@ def _in_channels_last(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().clone(memory_format=_CHANNELS_LAST[tensor.dim()])
 
 
-def _not_contiguous(subject: Subject, dim: int) -> Iterator[CheckResult]:
+def _other_strides(subject: Subject, dim: int) -> Iterator[CheckResult]:
+    """Compare inputs that are both not contiguous and expanded; one by one, if that does not pass."""
+    both = _expanded_beside_one(subject, dim)
+    if both is not None and both.status is CheckStatus.PASSED:
+        yield both
+        return
+    yield from _not_contiguous(subject)
+    yield from _expanded(subject, dim)
+
+
+def _expanded_beside_one(subject: Subject, dim: int) -> CheckResult | None:
+    """Compare a batch whose examples are one in memory with the example alone; None if there are several, or none."""
+    try:
+        examples = Examples(subject, dim)
+    except NotApplicableError:
+        return None
+    if examples.count > 1:
+        return None
+    given = examples.expanded(2, _with_gaps)
+    return _compared(subject, subject, given, "with inputs that are not contiguous and expanded", first_of(2))
+
+
+def _not_contiguous(subject: Subject) -> Iterator[CheckResult]:
     if any(tensor.dim() > 1 for tensor in inputs_of(subject).values()):
         given = with_inputs(subject, _with_gaps)
         yield _compared(subject, subject, given, "with inputs that are not contiguous")
@@ -109,21 +139,12 @@ def _with_gaps(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _expanded(subject: Subject, dim: int) -> Iterator[CheckResult]:
-    """Compare a batch whose examples are one in memory with the example alone.
-
-    If these differ, it may be for the size of the batch; then it is compared with the same batch in memory of its own.
-    """
-    way = "with inputs that are expanded"
+    """Compare a batch whose examples are one in memory with the same batch in memory of its own."""
     try:
         examples = Examples(subject, dim)
-        given = examples.repeated(2, expand=True)
-        alone = _compared(subject, subject, given, way, first_of(2)) if examples.count == 1 else None
-        if alone is not None and alone.status is CheckStatus.PASSED:
-            yield alone
-            return
         reference = subject.with_inputs(*examples.repeated(2))
         _ = reference.outputs
     except (NotApplicableError, ModelRaisedError):  # it has no batch, or takes none of two
         return
-    reference.dependent_outputs = subject.dependent_outputs
-    yield _compared(reference, reference, given, way)
+    way, depend = "with inputs that are expanded", dependent_outputs(subject)
+    yield _compared(reference, reference, examples.expanded(2), way, depend=depend)

@@ -35,8 +35,9 @@ from pytest_torchlens.checks.subject import OutOfTimeError
 from pytest_torchlens.checks.subject import Outputs
 from pytest_torchlens.checks.subject import Subject
 from pytest_torchlens.checks.tolerance import judge
+from pytest_torchlens.checks.vacuity import Find
 from pytest_torchlens.checks.vacuity import dependent
-from pytest_torchlens.checks.vacuity import dependent_outputs
+from pytest_torchlens.checks.vacuity import dependent_in_batch
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import CheckResult
 from pytest_torchlens.records import Failure
@@ -52,11 +53,10 @@ _ADVICE_IN_TRAIN = (
 
 def run(subject: Subject, size: int = 2, dim: int = 0) -> CheckResult:
     """Change all rows of a batch but the first, and compare the first row of each output bit for bit."""
-    given, fits = _given(subject, size, dim)
-    examples, way = Examples(given, dim), f"in a batch of {size}"
-    plain = examples.outputs(size, way)
-    others = given.call(*examples.batch(size, seed=2), way=f"{way} with other rows")
-    found = _compare(given, plain, others, fits)
+    find = dependent_in_batch(dim, size)
+    given, fits = _given(subject, size, dim, find)
+    examples = Examples(given, dim)
+    found = _compare(examples.outputs(size), examples.other_outputs(size), fits, find(given))
     if not found.count:
         raise NotApplicableError("; ".join(found.unseen) or "its output holds no tensor to compare")
     fields: dict[str, Any] = {"unseen": tuple(found.unseen), "redrawn": given.redrawn}
@@ -74,15 +74,15 @@ Fits = Callable[[str, torch.Tensor], list[torch.Tensor]]
 """Returns what may be the first row of an output of a batch; nothing if it has no rows."""
 
 
-def _given(subject: Subject, size: int, dim: int) -> tuple[Subject, Fits]:
+def _given(subject: Subject, size: int, dim: int, find: Find) -> tuple[Subject, Fits]:
     """Return the subject to make batches of, and what finds the first row of its outputs.
 
     The dimension of rows is the one that grows with the batch; of a model that takes no example alone it is `dim`.
     """
     try:
-        alone = dependent(first_example(subject, dim))
+        alone = dependent(first_example(subject, dim), find)
     except RefusedError:
-        return dependent(subject), lambda path, output: _first_along(output, size, dim)
+        return dependent(subject, find), lambda path, output: _first_along(output, size, dim)
     fit, shapes = first_of(size), alone.outputs
 
     def grown(path: str, output: torch.Tensor) -> list[torch.Tensor]:
@@ -107,27 +107,21 @@ class _Found:
     unseen: list[str] = field(default_factory=list)
 
 
-def _compare(given: Subject, plain: Outputs, others: Outputs, fits: Fits) -> _Found:
-    found, depend = _Found(), dependent_outputs(given)
+def _compare(plain: Outputs, others: Outputs, fits: Fits, depend: set[str]) -> _Found:
+    found = _Found()
     for path, output in plain.items():
         name, other = f"output {path!r}" if path else "the output", others.get(path)
         rows = fits(path, output)
         if path not in depend:
             found.unseen.append(f"{name} does not depend on the input")
         elif not rows or other is None or other.shape != output.shape:
-            shape = f"shape {tuple(output.shape)} in a batch"
-            found.unseen.append(f"{name} has no rows: {shape}{_alone_shape(given, path)}")
+            found.unseen.append(f"{name} has no rows: its shape is {tuple(output.shape)} in a batch")
         else:
             found.count += 1
             pairs = list(zip(rows, fits(path, other), strict=True))
             if not any(fingerprint(one) == fingerprint(two) for one, two in pairs):
                 found.differ[path] = pairs[0]
     return found
-
-
-def _alone_shape(given: Subject, path: str) -> str:
-    alone = given.outputs.get(path)
-    return "" if alone is None else f", {tuple(alone.shape)} in the plain run"
 
 
 def _only_rounding(given: Subject, examples: Examples, found: _Found, size: int, fits: Fits) -> str:

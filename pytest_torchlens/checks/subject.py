@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -107,6 +108,8 @@ class Subject:
         What a layer above gives.
     seed
         Seed before each pass; None begins each from the state that the random generators have now.
+    weights
+        Copies of the model's parameters, if there are some already.
     """
 
     def __init__(
@@ -117,6 +120,7 @@ class Subject:
         *,
         tools: Tools,
         seed: int | None = None,
+        weights: Weights | None = None,
     ) -> None:
         self.model = model
         self.args = args
@@ -125,17 +129,13 @@ class Subject:
         self.seed = seed
         self.deadline = time.monotonic() + DEFAULT_SECONDS
         """When the check that runs now must end, in seconds of `time.monotonic`."""
-        self.dependent: Subject | None = None
-        """This one, or a copy with other weights, whose output depends on the input; None until somebody asks."""
-        self.dependent_outputs: set[str] | None = None
-        """Paths of the outputs that depend on the input; None until somebody asks."""
         self.redrawn = False
         """Whether its weights were drawn anew."""
         self._made: dict[tuple[Any, ...], Any] = {}
         self._draws = False
         """Whether a pass has drawn random numbers."""
         self._generators = Generators()
-        self._weights = Weights(model)
+        self._weights = Weights.of(model) if weights is None else weights
 
     @property
     def is_training(self) -> bool:
@@ -283,13 +283,14 @@ class Subject:
 
     def with_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Subject:
         """Return a subject of the same model with other inputs."""
-        other = Subject(self.model, args, kwargs, tools=self.tools, seed=self.seed)
-        other.deadline, other.redrawn = self.deadline, self.redrawn
-        return other
+        return self._like(self.model, args, kwargs, self._weights)
 
     def of(self, model: nn.Module) -> Subject:
-        """Return a subject of another model, such as a copy, with the same inputs."""
-        other = Subject(model, self.args, self.kwargs, tools=self.tools, seed=self.seed)
+        """Return a subject of a copy of the model, whose weights are nobody's, with the same inputs."""
+        return self._like(model, self.args, self.kwargs, Weights([]))
+
+    def _like(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], weights: Weights) -> Subject:
+        other = Subject(model, args, kwargs, tools=self.tools, seed=self.seed, weights=weights)
         other.deadline, other.redrawn = self.deadline, self.redrawn
         return other
 
@@ -337,12 +338,16 @@ class Subject:
 class Weights:
     """Copies of a model's parameters, which a snapshot leaves to the recorder."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
         with torch._C.DisableTorchFunction(), torch.no_grad():
-            live = [tensor for _, tensor in named_parameters(model) if not is_lazy(tensor)]
-            self._copies = [(tensor, tensor.detach().clone(), _version(tensor)) for tensor in live]
+            self._copies = [(tensor, tensor.detach().clone(), _version(tensor)) for tensor in parameters]
         self._writes_silently: bool | None = None
         """Whether passes write to parameters past their version counters; None before the first pass."""
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Weights:
+        """Copy all parameters of a model."""
+        return cls(tensor for _, tensor in named_parameters(model) if not is_lazy(tensor))
 
     def note_pass(self) -> None:
         """Note after the first pass, before anything is put back, whether it wrote past the version counters."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 
 import torch
 from torch import nn
 
 from pytest_torchlens.capture.looks import named_buffers
 from pytest_torchlens.capture.looks import named_parameters
+from pytest_torchlens.checks.inputs import Examples
 from pytest_torchlens.checks.inputs import other_inputs
 from pytest_torchlens.checks.subject import OTHER_VALUES
 from pytest_torchlens.checks.subject import ModelRaisedError
@@ -28,30 +30,53 @@ _PLAINLY = 1e-3
 _SEED = 0
 
 
-def dependent(subject: Subject) -> Subject:
-    """Return the subject if its output depends on its input, else a copy with weights drawn anew whose output does.
+Find = Callable[[Subject], set[str]]
+"""Returns the paths of the outputs that depend on the input."""
+
+
+def dependent_outputs(subject: Subject) -> set[str]:
+    """Return the paths of the outputs that are other ones for other inputs, by more than what rounding explains.
+
+    Raises
+    ------
+    NotApplicableError
+        If there is no output, or the model raises on other values.
+    """
+    return subject.once(("dependent outputs",), lambda: _find_dependent(subject))
+
+
+def dependent_in_batch(dim: int, size: int) -> Find:
+    """Return what finds the outputs that depend on the input alone or in a batch: alone some are constant."""
+
+    def find(subject: Subject) -> set[str]:
+        alone = dependent_outputs(subject)
+        if len(alone) == len(subject.outputs):
+            return alone
+        examples = Examples(subject, dim)
+        plain, others = examples.outputs(size), examples.other_outputs(size)
+        return alone | {path for path, one in plain.items() if _changes(one, others.get(path))}
+
+    return find
+
+
+def dependent(subject: Subject, find: Find = dependent_outputs) -> Subject:
+    """Return the subject if an output depends on its input, else a copy with weights drawn anew of which one does.
 
     Raises
     ------
     NotApplicableError
         If no output depends on the input either way.
     """
-    if subject.dependent is None:
-        subject.dependent = subject if depends(subject) else _redrawn(subject)
-    subject.dependent.deadline = subject.deadline
-    return subject.dependent
+    if find(subject):
+        return subject
+    other = subject.once(("redrawn",), lambda: _redrawn(subject))
+    other.deadline = subject.deadline
+    if not find(other):
+        raise NotApplicableError(f"{_CONSTANT}, nor with weights drawn anew")
+    return other
 
 
-def depends(subject: Subject) -> bool:
-    """Return whether an output is another one for other inputs, by more than what rounding explains."""
-    return bool(dependent_outputs(subject))
-
-
-def dependent_outputs(subject: Subject) -> set[str]:
-    """Return the paths of the outputs that depend on the input."""
-    if subject.dependent_outputs is None:
-        subject.dependent_outputs = _find_dependent(subject)
-    return subject.dependent_outputs
+_CONSTANT = "no output depends on the input by more than what rounding explains"
 
 
 def _find_dependent(subject: Subject) -> set[str]:
@@ -63,34 +88,38 @@ def _find_dependent(subject: Subject) -> set[str]:
         )
     except ModelRaisedError as error:
         raise NotApplicableError(f"{error}, so nothing shows that its output depends on them") from error
-    return {path for path in subject.outputs if _differs(subject, path, changed.get(path))}
+    return {path for path, one in subject.outputs.items() if _depends(subject, path, one, changed.get(path))}
 
 
-def _differs(subject: Subject, path: str, other: torch.Tensor | None) -> bool:
-    one = subject.outputs[path]
+def _depends(subject: Subject, path: str, one: torch.Tensor, other: torch.Tensor | None) -> bool:
+    if _changes(one, other):
+        return True
+    if other is None or not one.is_floating_point() or torch.equal(one, other):
+        return False
+    return _rms(other.double() - one.double()) > CLEARLY * judge(one, one, subject.exact[path]).limit
+
+
+def _changes(one: torch.Tensor, other: torch.Tensor | None) -> bool:
+    """Return whether two outputs differ plainly, so that no float64 reference is needed to tell."""
     if other is None or other.shape != one.shape or not (one.is_floating_point() or one.is_complex()):
         return other is None or not torch.equal(one, other)
-    change, size = _rms(other.double() - one.double()), _rms(one.double())
-    if not math.isfinite(change) or change > _PLAINLY * size:
+    change, size = _rms(other - one), _rms(one)
+    if not math.isfinite(change):
         return not torch.equal(one.nan_to_num(), other.nan_to_num())
-    return change > 0 and change > CLEARLY * judge(one, one, subject.exact[path]).limit
+    return change > _PLAINLY * size
 
 
 def _rms(tensor: torch.Tensor) -> float:
-    return float(tensor.abs().square().mean().sqrt()) if tensor.numel() else 0.0
+    return float(tensor.abs().double().square().mean().sqrt()) if tensor.numel() else 0.0
 
 
 def _redrawn(subject: Subject) -> Subject:
-    constant = "no output depends on the input by more than what rounding explains"
     try:
         model = copy.deepcopy(subject.model)
     except Exception as error:
-        raise NotApplicableError(f"{constant}, and the model cannot be copied: {error}") from error
+        raise NotApplicableError(f"{_CONSTANT}, and the model cannot be copied: {error}") from error
     redraw(model)
-    other = Subject(model, subject.args, subject.kwargs, tools=subject.tools, seed=subject.seed)
-    other.deadline = subject.deadline
-    if not depends(other):
-        raise NotApplicableError(f"{constant}, nor with weights drawn anew")
+    other = subject.of(model)
     other.redrawn = True
     return other
 

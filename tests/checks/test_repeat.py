@@ -101,6 +101,29 @@ def test_state_that_moves_in_eval_mode_fails_though_the_output_is_the_same() -> 
     assert "buffer 'mean'" in result.failure.message
 
 
+class Warming(nn.Module):
+    """Takes another path from the second call on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.is_warm = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        if self.is_warm:
+            y = y.sigmoid()  # warm
+        self.is_warm = True
+        return self.layer(y)
+
+
+def test_an_operation_that_only_one_call_runs_is_found() -> None:
+    result = check("repeat", Warming().eval(), X)
+    assert line_of(result).endswith("# warm")
+    assert result.failure is not None
+    assert result.failure.values == "only one of the two calls runs this operation"
+
+
 def test_a_cache_and_random_numbers_of_torch_pass() -> None:
     assert check("repeat", Caching().eval(), X).status is CheckStatus.PASSED
     trained = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout())

@@ -61,6 +61,18 @@ def test_a_mean_over_the_batch_is_found() -> None:
     assert line_of(result).endswith("# over the batch")
 
 
+@pytest.mark.parametrize("name", ["rows", "batch-size"])
+def test_what_is_constant_for_one_example_alone_is_found_in_the_batch(name: str) -> None:
+    class Centred(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x.square()
+            return y - y.mean(0)  # zero for one example
+
+    result = check(name, Centred(), torch.rand(2, 4))
+    assert result.status is CheckStatus.FAILED
+    assert line_of(result).endswith("# zero for one example")
+
+
 def test_attention_over_the_wrong_dimension_is_found() -> None:
     result = check("rows", Reshaped().eval(), SEQUENCE)
     assert result.status is CheckStatus.FAILED
@@ -123,7 +135,7 @@ def test_a_table_of_pairs_has_no_rows_and_an_output_may_have_its_rows_elsewhere(
 
     result = check("rows", Paired(), SEQUENCE)
     assert (result.status, result.compared) == (CheckStatus.PASSED, 1)
-    assert "output '1' has no rows: shape (2, 2) in a batch, (1, 1) in the plain run" in result.unseen
+    assert "output '1' has no rows: its shape is (2, 2) in a batch" in result.unseen
     assert check("rows", Swapped(), torch.rand(1, 4, 3)).status is CheckStatus.PASSED
 
 

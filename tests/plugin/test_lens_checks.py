@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_torchlens.checks.catalog import CHECKS
 from pytest_torchlens.cli import main
 
 MODELS = """
@@ -146,6 +147,26 @@ def test_a_check_of_the_project_runs_beside_ours(folder: Path, pytester: pytest.
     run(pytester, "--lens-checks=own", "--lens-isolate").stdout.fnmatch_lines(["*load no conftest.py*"])
     pytester.makeconftest("def pytest_lens_checks():\n    return 'own'\n")
     run(pytester, "--lens-checks=repeat").stderr.fnmatch_lines(["*pytest_lens_checks: expected objects with name*"])
+
+
+DOCS = Path(__file__).parents[2] / "docs" / "checks.md"
+
+
+def test_the_check_of_the_docs_runs(folder: Path, pytester: pytest.Pytester) -> None:
+    code = DOCS.read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+    pytester.makeconftest(code)
+    (folder / "models.py").write_text(MODELS.replace("nn.Linear(4, 2)", "nn.Softmax(-1)"), encoding="utf-8")
+    result = run(pytester, "--lens-checks=sums-to-one")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["net:counting: failed sums-to-one (--lens-checks)", "  rows sum to *"])
+
+
+@pytest.mark.parametrize("name", [check.name for check in CHECKS])
+def test_the_docs_say_of_each_check_why_it_breaks_and_what_to_do(name: str) -> None:
+    section = DOCS.read_text(encoding="utf-8").partition(f"\n### {name}\n")[2].partition("\n##")[0]
+    assert "*Why it breaks*" in section
+    assert "github.com" in section
+    assert "*What to do*" in section
 
 
 TEST = """
