@@ -82,7 +82,7 @@ def _inputs(subject: Subject, examples: Examples | None) -> tuple[Arguments, Sub
     if examples is None:
         return Arguments(subject.args, subject.kwargs), _with(subject, other_inputs(subject))
     size = max(2, examples.count)
-    examples.outputs(size + 1, f"on a batch of {size + 1}")
+    examples.outputs(size + 1)
     return examples.batch(size), _with(subject, examples.batch(size + 1))
 
 

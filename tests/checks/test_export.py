@@ -156,4 +156,4 @@ def test_a_batch_that_the_model_does_not_take_is_not_applicable() -> None:
 
     result = check("export", Fixed().eval(), X, dynamic=True)
     assert result.status is CheckStatus.NOT_APPLICABLE
-    assert "on a batch of 3" in result.reason
+    assert "in a batch of 3" in result.reason
