@@ -218,7 +218,7 @@ def test_the_compiler_and_the_model_stay_as_they_were() -> None:
     counters = {key: dict(counts) for key, counts in utils.counters.items()}
     attributes = {name: {*vars(tensor)} for name, tensor in model.named_parameters()}
     with torch.compiler.set_stance("force_eager"):
-        assert check("compile", model, X).status is CheckStatus.PASSED
+        assert check("compile", model, X, gradients=False).status is CheckStatus.PASSED
     assert check("compile", model, X, backend="lens_test_tanh").status is CheckStatus.FAILED
     assert {key: dict(counts) for key, counts in utils.counters.items()} == counters
     assert {name: {*vars(tensor)} for name, tensor in model.named_parameters()} == attributes
@@ -256,6 +256,16 @@ def test_nothing_compiled_is_not_applicable() -> None:
     result = check("compile", Eager().eval(), X)
     assert result.status is CheckStatus.NOT_APPLICABLE
     assert "nothing was compiled" in result.reason
+
+
+@pytest.mark.slow
+def test_inductor_without_a_compiler_is_not_applicable() -> None:
+    import torch._inductor.config as inductor
+
+    with inductor.patch({"cpp.cxx": ("no-such-compiler",), "force_disable_caches": True}):
+        result = check("compile", Waves().eval(), X, backend="inductor")
+    assert result.status is CheckStatus.NOT_APPLICABLE
+    assert "no C++ compiler" in result.reason
 
 
 def test_an_unknown_backend_is_named() -> None:
