@@ -21,6 +21,7 @@ from pytest_torchlens.records.options import POSITIVE
 from pytest_torchlens.records.options import TEXT
 from pytest_torchlens.records.options import Option
 from pytest_torchlens.records.options import check_options
+from pytest_torchlens.records.options import optional
 from pytest_torchlens.records.options import whole
 
 if TYPE_CHECKING:
@@ -110,6 +111,24 @@ CHECKS: tuple[BuiltInCheck, ...] = (
     ),
     BuiltInCheck(
         "train-eval", "Train mode and back leaves nothing but running statistics, and eval mode is not random.", 6
+    ),
+    BuiltInCheck(
+        "compile",
+        "torch.compile gives the same outputs and gradients, but for rounding.",
+        50,
+        {
+            "backend": TEXT,
+            "mode": TEXT,
+            "dynamic": optional(FLAG),
+            "fullgraph": FLAG,
+            "gradients": FLAG,
+        },
+    ),
+    BuiltInCheck(
+        "export",
+        "The program of torch.export gives the same on other inputs, but for rounding.",
+        12,
+        {**_DIM, "dynamic": FLAG},
     ),
 )
 """In the order in which they run."""

@@ -181,6 +181,12 @@ class Examples:
 
         return self._changed(expanded)
 
+    def batched(self, given: Arguments) -> list[torch.Tensor]:
+        """Return the tensors of a batch that hold one row an example."""
+        found = [*walk(self._subject.args), *walk(self._subject.kwargs)]
+        made = [*walk(given.args), *walk(given.kwargs)]
+        return [new for (_, old), (_, new) in zip(found, made, strict=True) if id(old) in self._batched]
+
     def alone(self) -> Arguments:
         """Return the first example alone."""
         return self._changed(lambda tensor: self._row(tensor, 0).clone())

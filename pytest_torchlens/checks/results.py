@@ -102,3 +102,21 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
 
 def _text(tensor: torch.Tensor, index: int) -> str:
     return repr(tensor.detach().reshape(-1)[index].item())
+
+
+def failure_at_line(
+    history: ModelHistory, place: SourcePlace | None, message: str, advice: str = "", **fields: Any
+) -> Failure:
+    """Return a failure at the first operation of a recorded pass that a line made; at the line, if it made none."""
+    for number, call in enumerate(history.recording.calls):
+        if (
+            place is not None
+            and (made := place_of(call))
+            and (made.file, made.line)
+            == (
+                place.file,
+                place.line,
+            )
+        ):
+            return failure_at(history, number, message, advice, **fields)
+    return Failure(message=message, advice=advice, source_line=str(place or ""), source_place=place, **fields)

@@ -177,9 +177,14 @@ class Subject:
 
     @contextlib.contextmanager
     def runs(
-        self, args: tuple[Any, ...] | None = None, kwargs: dict[str, Any] | None = None, way: str = ""
+        self,
+        args: tuple[Any, ...] | None = None,
+        kwargs: dict[str, Any] | None = None,
+        way: str = "",
+        *,
+        function: Callable[..., Any] | None = None,
     ) -> Iterator[Callable[..., Outputs]]:
-        """Give a function that calls the model; what its calls change stays until the block ends.
+        """Give a function that calls the model, or `function`; what its calls change stays until the block ends.
 
         The function takes arguments and keyword arguments that differ from these, if any.
         """
@@ -191,7 +196,7 @@ class Subject:
             before = Generators().digests()
             with _named(way):
                 args, kwargs = others or given
-                output = self.model(*args, **kwargs)
+                output = (function or self.model)(*args, **kwargs)
             self._draws |= Generators().digests() != before
             return outputs_of(output)
 

@@ -80,7 +80,11 @@ def by_identity(call_frames: Frames) -> tuple[int, ...]:
 
 def is_model_code(code: CodeType) -> bool:
     """Return whether code is the model's (or a library's other than PyTorch)."""
-    name = code.co_filename
+    return is_model_file(code.co_filename)
+
+
+def is_model_file(name: str) -> bool:
+    """Return whether the code of a file is the model's (or a library's other than PyTorch)."""
     return has_source(name) if name.startswith("<") else _is_outside_torch(name)
 
 

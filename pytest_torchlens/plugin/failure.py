@@ -78,7 +78,11 @@ def checks_failed_text(results: Sequence[CheckResult], name: str) -> str:
             lines += ["", f"{result.name}: {result.words}"]
             continue
         sentence = known_checks()[result.name].sentence if result.name in known_checks() else ""
-        facts = {"values": result.failure.values, "not looked at": "; ".join(result.unseen)}
+        facts = {
+            "values": result.failure.values,
+            "notes": "; ".join(result.notes),
+            "not looked at": "; ".join(result.unseen),
+        }
         lines += ["", f"{result.name}: {sentence}" if sentence else result.name, *_failure(result.failure)]
         lines += [f"      {word}: {text}" for word, text in facts.items() if text]
     return "\n".join(lines)

@@ -230,6 +230,7 @@ def _model(report: ModelReport) -> Iterator[tuple[str, str]]:
         yield part.name, _part(part)
     for check in report.checks:
         yield f"check {check.name}", f"{check.words} ({check.seconds:,.1f} s)"
+        yield from (("", note) for note in check.notes)
         yield from (("", f"not looked at: {text}") for text in check.unseen)
     yield "time", _time(report)
     yield "cost", _cost(report)
