@@ -136,19 +136,26 @@ def _trainable(model: nn.Module, ignore: tuple[str, ...], remarks: _Remarks) -> 
 
 def _backward(
     subject: Subject, names: list[str], *, training: bool = False, save: bool = False, seed: int = 0
-) -> _Pass | None:
-    """Return one pass with a backward pass; None if the model takes no such inputs or mode.
+) -> _Pass:
+    """Return one pass with a backward pass; with `seed` on other values of its inputs.
 
-    With `seed` it runs on other values of its inputs.
+    Raises
+    ------
+    ModelRaisedError, NotApplicableError
+        If the model does not take such inputs, or does not run in that mode.
+    BackwardError
+        If the backward pass raises.
     """
     options = SaveOptions(detach=True, gradients=True) if save else False
-    with modes_kept(subject.model), subject.recordings(way="with gradients", save=options) as run_recorded:
+    with modes_kept(subject.model), subject.recordings(save=options) as run_recorded:
         if training:
             subject.model.train()
-            history, _ = in_train_mode(subject, run_recorded)
+            history, why = in_train_mode(subject, run_recorded)
+            if history is None:
+                raise NotApplicableError(why)
         else:
             history = run_recorded(*(other_inputs(subject, seed) if seed else ()))
-        return _Pass(history, *_states(subject.model, names, history)) if history is not None else None
+        return _Pass(history, *_states(subject.model, names, history))
 
 
 def _states(model: nn.Module, names: list[str], history: ModelHistory) -> tuple[dict[str, str], str]:
@@ -199,15 +206,16 @@ def _state(gradient: torch.Tensor | None) -> str:
 
 def _failure(subject: Subject, trainable: list[str], remarks: _Remarks) -> Failure | None:
     plain = _backward(subject, trainable)
-    if plain is None or plain.without:
-        raise NotApplicableError(plain.without if plain else "the model does not run")
+    if plain.without:
+        raise NotApplicableError(plain.without)
     if missing := plain.named("missing"):
         _try_other_ways(subject, missing, plain, remarks)
+    trainable[:] = plain.states
+    if not trainable:
+        raise NotApplicableError("; ".join(remarks.unseen))
     if all(state == "fine" for state in plain.states.values()):
         return None
-    saved = _backward(subject, trainable, save=True)
-    if saved is None:
-        return None
+    saved = _backward(subject, [*plain.states], save=True)
     flow = Flow(saved.history)
     if spoilt := plain.named("not finite"):
         return _not_finite(flow, spoilt)
@@ -218,19 +226,35 @@ def _failure(subject: Subject, trainable: list[str], remarks: _Remarks) -> Failu
 
 def _try_other_ways(subject: Subject, missing: list[str], plain: _Pass, remarks: _Remarks) -> None:
     """Look for a gradient of parameters in train mode, and on other inputs; note which get one only so."""
-    ways: list[tuple[str, dict[str, Any]]] = [] if subject.is_training else [("in train mode", {"training": True})]
+    ways: list[tuple[str, dict[str, Any]]] = [] if subject.is_training else [(_IN_TRAIN_MODE, {"training": True})]
     ways += [("on other inputs", {"seed": seed}) for seed in range(1, _OTHER_INPUTS + 1)]
     for way, options in ways:
         try:
             other = _backward(subject, missing, **options) if missing else None
         except OutOfTimeError:
             raise
-        except (ModelRaisedError, NotApplicableError, BackwardError):
+        except (ModelRaisedError, NotApplicableError, BackwardError) as error:
+            if way == _IN_TRAIN_MODE:
+                missing = _leave_out(missing, plain, str(error), remarks)
             continue
         if other is not None and (reached := [*other.named("fine"), *other.named("not finite")]):
             remarks.notes.append(f"only {way} a gradient reaches {listed([*map(repr, reached)])}")
             plain.states.update({name: other.states[name] for name in reached})
             missing = [name for name in missing if name not in reached]
+
+
+_IN_TRAIN_MODE = "in train mode"
+
+
+def _leave_out(missing: list[str], plain: _Pass, why: str, remarks: _Remarks) -> list[str]:
+    """Leave out parameters of modules that may be called in train mode only, which does not run; return the others."""
+    flow = Flow(plain.history)
+    unseen = [name for name in missing if _uncalled(flow, name)]
+    for name in unseen:
+        del plain.states[name]
+    if unseen:
+        remarks.unseen.append(f"{listed([*map(repr, unseen)])}, as modules are not called in eval mode, and {why}")
+    return [name for name in missing if name not in unseen]
 
 
 def _not_finite(flow: Flow, names: list[str]) -> Failure:
@@ -324,4 +348,4 @@ def _fine_with_other_weights(subject: Subject, names: list[str]) -> list[str]:
         return []
     redraw(model)
     other = _backward(subject.of(model), names)
-    return [] if other is None else other.named("fine")
+    return other.named("fine")
