@@ -64,7 +64,7 @@ class _Look:
 
 def run(subject: Subject) -> CheckResult:
     """Call the model in eval mode, in train mode, and in eval mode again."""
-    with modes_kept(subject.model), subject.runs(way="in eval mode") as call:
+    with modes_kept(subject.model), subject.runs() as call:
         look = _look(subject, call)
     if not look.first:
         raise NotApplicableError("its output holds no tensor to compare")

@@ -225,6 +225,18 @@ def test_a_head_of_train_mode_and_other_routes_pass_with_a_note() -> None:
     assert "only on other inputs a gradient reaches 'experts." in result.notes[1]
 
 
+def test_a_head_of_a_train_mode_that_does_not_run_is_unseen() -> None:
+    class Refusing(Unused):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.training:
+                raise ValueError("targets, please")
+            return super().forward(x)
+
+    result = check("gradients", Refusing().eval(), X)
+    assert (result.status, result.compared) == (CheckStatus.PASSED, 2)
+    assert "'extra.weight', 'extra.bias', as modules are not called in eval mode, and in train mode" in result.unseen[0]
+
+
 def test_gradcheck_finds_a_wrong_backward() -> None:
     assert check("gradients", Custom(), X).status is CheckStatus.PASSED
     result = check("gradients", Custom(), X, gradcheck=True)

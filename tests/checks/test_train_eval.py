@@ -161,4 +161,4 @@ def test_one_example_that_batch_norm_refuses_is_doubled_and_a_refusal_is_unseen(
     assert (result.status, result.unseen) == (CheckStatus.PASSED, ())
     result = check("train-eval", NeedsTargets(), X)
     assert result.status is CheckStatus.PASSED
-    assert result.unseen == ("in train mode the model raised ValueError in eval mode: targets, please",)
+    assert result.unseen == ("in train mode the model raised ValueError: targets, please",)
