@@ -7,8 +7,8 @@ from tests.mutants.mutant import Mutant
 MUTANTS = (
     Mutant(
         "zoo/zoo_file.py",
-        'merged = {**merged, **rule.settings, "kwargs": kwargs}',
-        'merged = {**rule.settings, **merged, "kwargs": kwargs}',
+        'merged = {**merged, **rule.settings, "kwargs": kwargs',
+        'merged = {**rule.settings, **merged, "kwargs": kwargs',
     ),
     Mutant("zoo/fill.py", "(count + 1) // 2", "(count + 2) // 2"),
     Mutant("zoo/fill.py", "CHUNK = 1 << 16", "CHUNK = (1 << 16) + 1"),
