@@ -58,6 +58,12 @@ class CheckResult:
     """Why it is expected to fail; empty if it is not."""
 
     @property
+    def amount(self) -> str:
+        """What was compared, as a text: ``1 output``."""
+        is_one = self.compared == 1 and " " not in self.unit
+        return f"{self.compared:,} {self.unit.removesuffix('s') if is_one else self.unit}"
+
+    @property
     def went_wrong(self) -> bool:
         """Whether the check failed or raised, expected or not."""
         return self.status in (CheckStatus.FAILED, CheckStatus.ERROR)
@@ -87,7 +93,7 @@ class CheckResult:
         if self.word == "xpassed":
             what = f"expected to fail: {self.xfail}"
         place = f" at {self.operation}" if self.operation else ""
-        counted = f", {self.compared:,} {self.unit}" if self.compared and not self.failure else ""
+        counted = f", {self.amount}" if self.compared and not self.failure else ""
         anew = ", weights drawn anew" if self.redrawn else ""
         return f"{self.word}{place}{counted}{anew}" + (f": {what}" if what else "")
 
