@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,55 @@ def test_rules_of_what_was_measured(capsys, project: Path):
     case = load_zoo(project / "small.yaml").case("fixed")
     model = case.build()
     assert model(*case.make_inputs(model).args).shape == (1, 3, 2)
+
+
+PLUGIN = """
+def pytest_configure(config):
+    config.birds = "birds/birds.yaml"
+
+def pytest_lens_register_zoo(config):
+    return config.birds
+"""
+
+
+@pytest.fixture
+def plugin(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write a plugin that registers a zoo, and that ``addopts`` names; return its file."""
+    (project.parent / "birds").mkdir()
+    (project.parent / "birds" / "birds.yaml").write_text('provider: "python:../model_zoo_configs/models.py:zoo"\n')
+    (project.parent / "pytest.ini").write_text(
+        "[pytest]\npythonpath = .\naddopts = -v -p bird_plugin --log-file=mine.log --no-such-option\n"
+    )
+    (project.parent / "bird_plugin.py").write_text(PLUGIN)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "bird_plugin", raising=False)
+    yield project.parent / "bird_plugin.py"
+    sys.modules.pop("bird_plugin", None)
+
+
+def test_a_plugin_that_addopts_names_registers_zoos(capsys, plugin: Path):
+    (plugin.parent / "mine.log").write_text("keep\n")
+    assert "any_a" in said(capsys, "list", "birds")
+    assert (plugin.parent / "mine.log").read_text() == "keep\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "config.birds\n",
+            "config.nothing\n",
+            "pytest_lens_register_zoo in {}, line 6, raised AttributeError: ",
+        ),
+        ('config.birds = "', 'raise KeyError("a") or "', "pytest_configure in {}, line 3, raised KeyError: 'a'"),
+        ("config.birds\n", "5\n", "pytest_lens_register_zoo: expected a path or several, got [5]"),
+    ],
+)
+def test_a_hook_that_fails_is_named(capsys, plugin: Path, old: str, new: str, message: str):
+    plugin.write_text(PLUGIN.replace(old, new))
+    told = said(capsys, "list", "birds", status=2)
+    assert told.startswith(f"pytest-lens: error: {message.format(plugin)}")
+    assert told.count("\n") == 1
 
 
 @pytest.mark.parametrize(
