@@ -24,6 +24,7 @@ from pytest_torchlens.cli.stores import add_store_options
 from pytest_torchlens.cli.stores import existing_store
 from pytest_torchlens.cli.stores import known_key
 from pytest_torchlens.cli.stores import nearest_key
+from pytest_torchlens.cli.stores import no_set
 from pytest_torchlens.cli.stores import set_folder
 from pytest_torchlens.cli.stores import set_named
 from pytest_torchlens.records import Change
@@ -163,7 +164,7 @@ def _pairs(options: argparse.Namespace, store: Store) -> _Pairs:
         return _waiting(*_in_set(first, store, options))
     for name, folder in zip((first, second), folders, strict=True):
         if folder is None and name.startswith(SET) and "/" not in name:
-            set_named(name, options)
+            raise CommandError(no_set(name, options))
     one, other = folders
     if one is None and other is None:
         return [(f"{first} → {second}", _one(first, store, options), _one(second, store, options))]

@@ -85,7 +85,7 @@ class Project:
                 pytest.main([*arguments], plugins=[reader])
         except CommandError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise CommandError(_hook_error(error)) from error
         if reader.project is None:
             lines = [line.strip() for line in said.getvalue().splitlines() if line.strip()]
@@ -148,11 +148,13 @@ class Project:
             seen.add(path.stem)
 
 
-def _hook_error(error: Exception) -> str:
+def _hook_error(error: BaseException) -> str:
     """Return which hook, in which file, raised an error that pytest did not expect."""
     frames = traceback.extract_tb(error.__traceback__)
     last = max((place for place, frame in enumerate(frames) if "pluggy" in Path(frame.filename).parts), default=-1)
     frame = frames[min(last + 1, len(frames) - 1)]
+    if "_pytest" in Path(frame.filename).parts:  # such as a plugin that cannot be imported
+        return f"pytest cannot read the project's settings: {error}"
     return f"{frame.name} in {frame.filename}, line {frame.lineno}, raised {type(error).__name__}: {error}"
 
 

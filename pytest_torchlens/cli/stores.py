@@ -119,7 +119,8 @@ def no_set(text: str, options: argparse.Namespace) -> str:
     """Return the message for a set that does not exist."""
     folder = Store.of(options.root, options.dir).folder
     sets = [path.name.removeprefix(SET) for path in folder.glob(f"{SET}*") if path.is_dir()]
-    return f"no set {set_name(text)!r} in {folder}: {nearest(set_name(text), sets)}"
+    problem = f"expected the name of a set after {SET!r}" if text == SET else f"no set {set_name(text)!r} in {folder}"
+    return f"{problem}: {nearest(set_name(text), sets)}"
 
 
 def known_key(text: str, store: Store) -> str:

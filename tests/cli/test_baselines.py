@@ -154,7 +154,7 @@ def test_diff_takes_names_of_sets(store, snapshots, tmp_path, capsys):
         assert main(["diff", *arguments]) == 2
         assert "no set 'torch-2.15' in lens_baselines: did you mean 'torch-2.1" in capsys.readouterr().err
     assert main(["diff", "@"]) == 2
-    assert "no set '' in lens_baselines: known are torch-2.13, torch-2.14" in capsys.readouterr().err
+    assert "expected the name of a set after '@': known are torch-2.13, torch-2.14" in capsys.readouterr().err
     assert main(["diff", "@torch-2.13", "@torch-2.15"]) == 2
     assert "no set 'torch-2.15' in lens_baselines: did you mean 'torch-2.1" in capsys.readouterr().err
     assert main(["ls", "--baseline=torch-2.12"]) == 2

@@ -106,11 +106,10 @@ def plugin(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (project.parent / "birds").mkdir()
     (project.parent / "birds" / "birds.yaml").write_text('provider: "python:../model_zoo_configs/models.py:zoo"\n')
     (project.parent / "pytest.ini").write_text(
-        "[pytest]\npythonpath = .\naddopts = -v -p bird_plugin --log-file=mine.log --no-such-option\n"
+        "[pytest]\naddopts = -v -p bird_plugin --log-file=mine.log --no-such-option\n"
     )
     (project.parent / "bird_plugin.py").write_text(PLUGIN)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.delitem(sys.modules, "bird_plugin", raising=False)
+    monkeypatch.syspath_prepend(project.parent)
     yield project.parent / "bird_plugin.py"
     sys.modules.pop("bird_plugin", None)
 
@@ -119,6 +118,26 @@ def test_a_plugin_that_addopts_names_registers_zoos(capsys, plugin: Path):
     (plugin.parent / "mine.log").write_text("keep\n")
     assert "any_a" in said(capsys, "list", "birds")
     assert (plugin.parent / "mine.log").read_text() == "keep\n"
+
+
+def test_a_plugin_that_cannot_be_imported_is_named(capsys, plugin: Path):
+    plugin.unlink()
+    told = said(capsys, "list", "birds", status=2)
+    assert told.startswith("pytest-lens: error: pytest cannot read the project's settings: ")
+    assert 'Error importing plugin "bird_plugin": No module named' in told
+    assert told.count("\n") == 1
+
+
+def test_settings_are_read_without_starting_or_changing_a_run(capsys, project: Path):
+    (project.parent / "pytest.ini").write_text("[pytest]\nlens_report = report\nlens_validate = true\n")
+    (project.parent / "report").mkdir()
+    (project.parent / "report" / "report.json").write_text("{}")
+    (project.parent / "conftest.py").write_text("def pytest_sessionstart():\n    raise SystemError")
+    before = sorted(project.parent.rglob("*"))
+    assert "any_a" in said(capsys, "list", "mine")
+    after = [path for path in sorted(project.parent.rglob("*")) if "__pycache__" not in path.parts]
+    assert after == before
+    assert (project.parent / "report" / "report.json").read_text() == "{}"
 
 
 @pytest.mark.parametrize(
@@ -130,6 +149,7 @@ def test_a_plugin_that_addopts_names_registers_zoos(capsys, plugin: Path):
             "pytest_lens_register_zoo in {}, line 6, raised AttributeError: ",
         ),
         ('config.birds = "', 'raise KeyError("a") or "', "pytest_configure in {}, line 3, raised KeyError: 'a'"),
+        ("config.birds\n", "exit(3)\n", "pytest_lens_register_zoo in {}, line 6, raised SystemExit: 3"),
         ("config.birds\n", "5\n", "pytest_lens_register_zoo: expected a path or several, got [5]"),
     ],
 )
