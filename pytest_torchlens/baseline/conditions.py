@@ -130,7 +130,8 @@ def _condition(text: str) -> Condition:
     if name in LIMITS + COSTS:
         return Condition(name, _number(text, name, value), glob)
     if value is not None:
-        instead = f"; did you mean 'output:{value}', a limit?" if name == OUTPUTS else ""
+        limit = f"output:{value}"
+        instead = f"; did you mean {limit!r}, a limit?" if name == OUTPUTS and _is_readable(limit) else ""
         raise ConditionError(f"expected {name!r} without a value, got {text!r}{instead}")
     return Condition(name, glob=glob)
 
@@ -138,18 +139,34 @@ def _condition(text: str) -> Condition:
 def _hint(text: str) -> str:
     """Return what a text that is no condition may have meant: several conditions, another sign, another word."""
     parts = [_CONDITION.fullmatch(part) for part in re.split(r"[;\s|+]+", text)]
-    if len(parts) > 1 and all(part is not None and part["name"] in _NAMES for part in parts):
+    if len(parts) > 1 and all(part is not None and _is_readable(part[0]) for part in parts):
         return f"did you mean {','.join(part[0] for part in parts if part)!r}?"
     name = re.split(r"[^\w-]", text.lower().replace("_", "-"), maxsplit=1)[0]
     value = text[len(name) :].lstrip("=<>: ").rstrip("@ ")
-    if name in LIMITS + COSTS and value:
-        return f"did you mean '{name}:{value}'?"
-    word = name if name in _NAMES else _OTHER_WORDS.get(name)
-    return f"did you mean {word!r}?" if word else close(name, _NAMES) or f"there are {', '.join(_NAMES)}"
+    for meant in (f"{name}:{value}", f"{name}:+{value}%"):
+        if name in LIMITS + COSTS and _is_readable(meant):
+            return f"did you mean {meant!r}?"
+    word = _example(name) if name in _NAMES else _OTHER_WORDS.get(name)
+    if word:
+        return f"did you mean {word!r}?"
+    similar = re.sub(r"'([\w-]+)'", lambda found: repr(_example(found[1])), close(name, _NAMES))
+    return similar or f"there are {', '.join(_NAMES)}"
+
+
+def _example(name: str) -> str:
+    """Return a condition of that name."""
+    return f"{name}:+10%" if name in COSTS else f"{name}:1e-5" if name in LIMITS else name
+
+
+def _is_readable(text: str) -> bool:
+    try:
+        return _condition(text) is not None
+    except ConditionError:
+        return False
 
 
 def _number(text: str, name: str, value: str | None) -> float:
-    example = f"{name}:+10%" if name in COSTS else f"{name}:1e-5"
+    example = _example(name)
     if value is None:
         more = f"; did you mean {OUTPUTS!r}, which fails each output beyond tolerance?" if name == "output" else ""
         raise ConditionError(f"expected a number from 0, as in {example}, got {text!r}{more}")
@@ -159,6 +176,6 @@ def _number(text: str, name: str, value: str | None) -> float:
         number = math.nan
     if not 0 <= number < math.inf:
         raise ConditionError(f"expected a number from 0, as in {example}, got {text!r}")
-    if name in COSTS and number > 1 and "%" not in value:
+    if name in COSTS and number >= 1 and "%" not in value:
         raise ConditionError(f"expected a percentage, got {text!r}: did you mean '{name}:+{number:g}%'?")
     return number

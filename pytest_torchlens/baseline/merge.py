@@ -14,11 +14,14 @@ from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import TypeVar
 
+from pytest_torchlens.baseline.old_names import are_of_one_comparison
+from pytest_torchlens.baseline.snapshot import EnvironmentNumbers
+from pytest_torchlens.baseline.snapshot import OldNames
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot_file import to_text
 
 T = TypeVar("T")
-_MERGED = ("totals", "measured", "sources")
+_MERGED = ("totals", "measured", "sources", "old_names")
 _PASS = tuple(field.name for field in fields(Snapshot) if field.name not in _MERGED)
 _OURS, _THEIRS = "<<<<<<< ours", ">>>>>>> theirs"
 
@@ -68,12 +71,15 @@ def merge(base: Snapshot | None, ours: Snapshot, theirs: Snapshot) -> Merged:
     totals, other_totals = _merged(known.totals if known else {}, ours.totals, theirs.totals)
     blocks, other_blocks = _merged(known.measured if known else {}, ours.measured, theirs.measured)
     sources, other_sources = _changed(known.sources if known else None, ours.sources, theirs.sources)
+    note, other_note = _merged_notes(known.old_names if known else None, ours.old_names, theirs.old_names)
     conflicts = [*_conflicts("the total", totals, other_totals), *_conflicts("the numbers of", blocks, other_blocks)]
     if sources != other_sources:
         conflicts.append("the files of its code: both sides changed them")
+    if note != other_note:
+        conflicts.append("what it computes under old names: both sides changed it")
     return Merged(
-        replace(ours, totals=totals, measured=blocks, sources=sources),
-        replace(theirs, totals=other_totals, measured=other_blocks, sources=other_sources),
+        replace(ours, totals=totals, measured=blocks, sources=sources, old_names=note),
+        replace(theirs, totals=other_totals, measured=other_blocks, sources=other_sources, old_names=other_note),
         tuple(conflicts),
     )
 
@@ -98,6 +104,31 @@ def _merged(base: Mapping[str, T], ours: Mapping[str, T], theirs: Mapping[str, T
             if value is not None:
                 side[name] = value
     return sides
+
+
+def _merged_notes(
+    base: OldNames | None, ours: OldNames | None, theirs: OldNames | None
+) -> tuple[OldNames | None, OldNames | None]:
+    """Return both sides with each class of environment that only one of them noted, if both are of one comparison."""
+    if not (isinstance(ours, OldNames) and isinstance(theirs, OldNames) and are_of_one_comparison(ours, theirs)):
+        return _changed(base, ours, theirs)
+    known = base if base is not None and are_of_one_comparison(base, ours) else None
+    sides = _merged(*(_by_class(note) for note in (known, ours, theirs)))
+    first, second = (
+        replace(
+            ours,
+            classes=tuple(sorted(side)),
+            measured={name: block for name, blocks in sorted(side.items()) for block in blocks},
+        )
+        for side in sides
+    )
+    return first, second
+
+
+def _by_class(note: OldNames | None) -> dict[str, tuple[EnvironmentNumbers, ...]]:
+    """Return the block of each noted class; none of a class that computes the same."""
+    classes = note.classes if note is not None else ()
+    return {name: (note.measured[name],) if note and name in note.measured else () for name in classes}
 
 
 def _changed(base: T, ours: T, theirs: T) -> tuple[T, T]:

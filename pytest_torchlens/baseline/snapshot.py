@@ -194,13 +194,16 @@ class OldNames:
         The old names by the new ones.
     weights
         Digests of those of them that are not the baseline's, by the new names.
+    classes
+        The classes of environment in which it was measured.
     measured
-        Numbers that are not the baseline's, by class of environment: of one class, or of none.
+        Numbers that are not the baseline's, by class of environment; none of a class that computes the same.
     """
 
     baseline: str
     names: dict[str, str]
     weights: dict[str, str] = field(default_factory=dict)
+    classes: tuple[str, ...] = ()
     measured: dict[str, EnvironmentNumbers] = field(default_factory=dict)
 
 

@@ -81,6 +81,7 @@ def _lines(snapshot: Snapshot) -> Iterator[str]:
 def _old_names_lines(old: OldNames, steps: tuple[Step, ...]) -> Iterator[str]:
     yield '"old_names": {'
     yield f'"baseline": {_json(old.baseline)},'
+    yield f'"classes": {_json(list(old.classes))},'
     yield from _table("weights", [f"{_json(name)}:{_json(digest)}" for name, digest in old.weights.items()])
     measured = sorted(old.measured.items())
     yield from _table("measured", [f"{_json(name)}:{measured_text(block, steps)}" for name, block in measured])
@@ -174,23 +175,6 @@ def read(path: Path) -> Snapshot:
         raise BaselineError(f"{path} is not a usable baseline: {error}") from None
 
 
-def check_whole(path: Path) -> None:
-    """Check that a file is not damaged, and without git's conflict markers; much faster than `read`.
-
-    Raises
-    ------
-    BaselineError
-        If it cannot be used, as far as is seen without a look at each operation.
-    """
-    text = _text(path)
-    try:
-        is_ours = isinstance(raw := json.loads(text), dict) and raw.get("format") == FORMAT
-    except (ValueError, RecursionError):
-        is_ours = False
-    if not is_ours:
-        raise BaselineError(f"{path} is not a usable baseline: it is damaged, or another kind of file")
-
-
 def _text(path: Path) -> str:
     try:
         is_large = path.stat().st_size > LARGEST
@@ -254,14 +238,16 @@ def parse_snapshot(text: str) -> Snapshot:
 
 
 def _old_names(raw: Any, steps: tuple[Step, ...], state: dict[str, Weight]) -> OldNames:
-    check_fields(raw, "old_names", ("baseline", "names", "weights", "measured"))
+    check_fields(raw, "old_names", ("baseline", "names", "weights", "measured"), more=("classes",))
     if unknown := as_dict(raw["names"], "names").keys() - state.keys():
         raise ValueError(f"'old_names': {min(unknown)!r:.80} is no parameter or buffer")
+    measured = {name: parse_measured(block, steps) for name, block in as_dict(raw["measured"], "measured").items()}
     return OldNames(
         baseline=as_digest(raw["baseline"], "baseline"),
         names={now: as_text(was, "names") for now, was in raw["names"].items()},
         weights={name: as_digest(digest, name) for name, digest in as_dict(raw["weights"], "weights").items()},
-        measured={name: parse_measured(block, steps) for name, block in as_dict(raw["measured"], "measured").items()},
+        classes=tuple(as_text(name, "classes") for name in as_list(raw.get("classes", [*measured]), "classes")),
+        measured=measured,
     )
 
 

@@ -15,6 +15,7 @@ from pytest_torchlens.baseline.checked import UNREADABLE
 from pytest_torchlens.baseline.costs import StoredTimes
 from pytest_torchlens.baseline.costs import read_times
 from pytest_torchlens.baseline.costs import times_text
+from pytest_torchlens.baseline.old_names import merge_notes
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot_file import UnmergedError
 from pytest_torchlens.baseline.snapshot_file import read
@@ -193,7 +194,7 @@ def merge_snapshots(old: Snapshot | None, new: Snapshot) -> Snapshot:
     """Return `new` with the numbers of `old` for other environments, if both ran the same steps."""
     if old is None or (old.steps, old.state) != (new.steps, new.state):
         return new
-    return replace(new, measured={**old.measured, **new.measured}, old_names=new.old_names or old.old_names)
+    return replace(new, measured={**old.measured, **new.measured}, old_names=merge_notes(old, new))
 
 
 def _keys(folder: Path) -> Iterator[str]:

@@ -161,18 +161,20 @@ def summary(comparisons: Iterable[tuple[str, Comparison]], options: str = "") ->
 def _causes(every: list[tuple[str, Comparison]]) -> Iterator[str]:
     """Yield kinds of change by function, the most frequent first: many models use the same kernel."""
     models: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
-    costs: dict[str, str] = {}
+    costs: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name, comparison in every:
         for finding in comparison.findings:
             if finding.change in _COSTS:
-                costs.setdefault(finding.change.value, f", {finding.message}")
+                costs[finding.change.value, name].append(finding.message)
             function = function_of(finding.operation)
             cause = models[finding.change.value, function]
             cause[name] = max(cause.get(name, 0.0), finding.error or 0.0)
     groups = sorted(models.items(), key=lambda item: -len(item[1]))
     for (word, function), names in groups[:_LARGEST_GROUPS]:
         worst = max(names.values())
-        size = f", at most {worst:.2g} of the largest value" if worst else costs.get(word, "")
+        size = f", at most {worst:.2g} of the largest value" if worst else ""
+        if len(names) == 1:
+            size += "".join(f", {message}" for message in costs.get((word, next(iter(names))), ()))
         yield f"  {word}{f' in {function}' if function else ''}: {_names(list(names))}{size}"
     if len(groups) > _LARGEST_GROUPS:
         yield f"  and {len(groups) - _LARGEST_GROUPS} further kinds"

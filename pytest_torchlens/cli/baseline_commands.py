@@ -12,7 +12,6 @@ from pytest_torchlens.baseline.conditions import ConditionError
 from pytest_torchlens.baseline.conditions import Conditions
 from pytest_torchlens.baseline.since_run import changes_since
 from pytest_torchlens.baseline.snapshot_file import BaselineError
-from pytest_torchlens.baseline.snapshot_file import check_whole
 from pytest_torchlens.baseline.snapshot_file import read
 from pytest_torchlens.baseline.store import SET
 from pytest_torchlens.baseline.store import Store
@@ -27,7 +26,7 @@ from pytest_torchlens.cli.stores import known_key
 from pytest_torchlens.cli.stores import nearest_key
 from pytest_torchlens.cli.stores import no_set
 from pytest_torchlens.cli.stores import set_folder
-from pytest_torchlens.cli.stores import set_name
+from pytest_torchlens.cli.stores import set_named
 from pytest_torchlens.records import Change
 
 if TYPE_CHECKING:
@@ -112,7 +111,7 @@ def _ls(options: argparse.Namespace, store: Store) -> int:
 def _fault(store: Store, key: str) -> list[str]:
     """Return why a stored baseline cannot be used, in one line or none."""
     try:
-        check_whole(store.path(key))
+        read(store.path(key))
     except BaselineError as error:
         return [f"CANNOT BE USED: {error}"]
     return []
@@ -162,8 +161,7 @@ def _pairs(options: argparse.Namespace, store: Store) -> _Pairs:
     first, second = options.first, options.second
     folders = [None if name is None else set_folder(name, options) for name in (first, second)]
     if second is None:
-        is_set = first.startswith(SET) and folders[0] is not None
-        return _waiting("*", Store.of(options.root, options.dir, set_name(first))) if is_set else _waiting(first, store)
+        return _waiting(*_in_set(first, store, options))
     for name, folder in zip((first, second), folders, strict=True):
         if folder is None and name.startswith(SET) and "/" not in name:
             raise CommandError(no_set(name, options))
@@ -200,11 +198,17 @@ def _one(name: str, store: Store, options: argparse.Namespace) -> Snapshot:
     """Return the baseline of a model, or of a file."""
     if _is_file(name):
         return read(Path(name))
-    if name.startswith(SET):  # @torch-2.13/mine/net
-        named, _, name = name.partition("/")
-        store = Store.of(options.root, options.dir, set_name(named))
+    name, store = _in_set(name, store, options)
     key = known_key(name, store)
     return store.load(key) or read(store.pending_path(key))
+
+
+def _in_set(name: str, store: Store, options: argparse.Namespace) -> tuple[str, Store]:
+    """Return the model and the set that ``@torch-2.13/mine/net`` names; ``@torch-2.13`` names all models of it."""
+    if not name.startswith(SET):
+        return name, store
+    named, _, model = name.partition("/")
+    return model or "*", set_named(named, options)
 
 
 def _accept(options: argparse.Namespace, store: Store) -> int:
@@ -226,7 +230,7 @@ def _prune(options: argparse.Namespace, store: Store) -> int:
     keys = _matching_keys(store.waiting, options.globs or ["*"])
     for key in keys:
         store.forget(key)
-    print(f"{len(keys)} no longer wait")
+    print(f"{len(keys)} no longer wait{'s' * (len(keys) == 1)} to be accepted, in {store.pending}")
     return 0
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import traceback
+from collections.abc import Generator
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,23 +51,42 @@ class Project:
         Raises
         ------
         CommandError
-            If pytest cannot read its settings.
+            If pytest cannot read its settings, or a hook of the project fails.
         """
         import pytest
+
+        arguments = ["-p", "lens", *([str(root)] if root != Path() else [])]
 
         class SettingsReader:
             project: Project | None = None
 
-            @pytest.hookimpl(tryfirst=True)
-            def pytest_cmdline_main(self, config: pytest.Config) -> int:
-                self.project = cls._of(config)
-                return 0  # in place of running tests
+            @pytest.hookimpl(wrapper=True)
+            def pytest_load_initial_conftests(
+                self, early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+            ) -> Generator[None, None, None]:
+                # The plugins that ``addopts`` names are loaded; its other options, such as coverage, are for tests.
+                args[:] = arguments
+                cut = early_config.known_args_namespace.confcutdir
+                early_config.known_args_namespace = parser.parse_known_args(args, copy(early_config.option))
+                early_config.known_args_namespace.confcutdir = cut
+                yield
 
-        folder = [str(root)] if root != Path() else []
+            @pytest.hookimpl(tryfirst=True)
+            def pytest_sessionstart(self, session: pytest.Session) -> None:
+                self.project = cls._of(session.config)
+                pytest.exit("the settings are read", returncode=0)  # instead of running tests
+
+            def pytest_internalerror(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+                raise excinfo.value
+
         reader, said = SettingsReader(), io.StringIO()
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            # What the project adds to each command line, such as coverage or processes, is for its tests.
-            pytest.main(["-p", "lens", "-o", "addopts=", *folder], plugins=[reader])
+        try:
+            with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+                pytest.main([*arguments], plugins=[reader])
+        except CommandError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise CommandError(_hook_error(error)) from error
         if reader.project is None:
             lines = [line.strip() for line in said.getvalue().splitlines() if line.strip()]
             raise CommandError(f"pytest cannot read the project's settings: {' '.join(lines)}")
@@ -74,7 +96,10 @@ class Project:
     def _of(cls, config: pytest.Config) -> Project:
         folders = config.getini("lens_zoo_paths") or [config.rootpath / ZOO_FOLDER]
         answers = config.hook.pytest_lens_register_zoo(config=config)
-        return cls(tuple(folders), tuple(registered_files(answers)))
+        try:
+            return cls(tuple(folders), tuple(registered_files(answers)))
+        except TypeError:
+            raise CommandError(f"pytest_lens_register_zoo: expected a path or several, got {answers!r:.80}") from None
 
     def file(self, text: str) -> tuple[Path, str]:
         """Return the zoo file that a text names, and the name or glob of models in it.
@@ -121,6 +146,16 @@ class Project:
             if path.stem not in seen:
                 yield path
             seen.add(path.stem)
+
+
+def _hook_error(error: BaseException) -> str:
+    """Return which hook, in which file, raised an error that pytest did not expect."""
+    frames = traceback.extract_tb(error.__traceback__)
+    last = max((place for place, frame in enumerate(frames) if "pluggy" in Path(frame.filename).parts), default=-1)
+    frame = frames[min(last + 1, len(frames) - 1)]
+    if "_pytest" in Path(frame.filename).parts:  # such as a plugin that cannot be imported
+        return f"pytest cannot read the project's settings: {error}"
+    return f"{frame.name} in {frame.filename}, line {frame.lineno}, raised {type(error).__name__}: {error}"
 
 
 def load(path: Path) -> Zoo:

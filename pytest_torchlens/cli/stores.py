@@ -42,22 +42,27 @@ def find_root(options: argparse.Namespace) -> Path:
     if options.root is None:
         options.root = _folder_with_baselines(Path.cwd())
     if not options.root.is_dir():
-        raise CommandError(f"--root: expected a folder, {str(options.root)!r} is none")
+        raise CommandError(f"--root: expected a folder, got {str(options.root)!r}")
     return Path(options.root)
 
 
 def _folder_with_baselines(here: Path) -> Path:
-    """Return the nearest folder with baselines or waiting results, within the project; else `here`."""
+    """Return the nearest folder with baselines or waiting results, within the repository; else `here`."""
     around = [here, *here.parents]
-    tops = [place for place, folder in enumerate(around) if any((folder / name).exists() for name in _TOP)]
-    for folder in around[: tops[-1] + 1] if tops else ():
+    for folder in around[: _place_of((".git",), around) or _place_of(_PROJECT_FILES, around)]:
         if (folder / FOLDER).is_dir() or (folder / LOCAL).is_dir():
             return Path(os.path.relpath(folder, here))
     return Path()
 
 
-_TOP = (".git", "pyproject.toml", "pytest.ini", "tox.ini", "setup.cfg")
-"""A folder with one of these may be the top of a project."""
+def _place_of(names: tuple[str, ...], around: list[Path]) -> int:
+    """Return the number of folders up to the nearest with one of these; 0 if none has."""
+    every = (number for number, folder in enumerate(around, 1) if any((folder / name).exists() for name in names))
+    return next(every, 0)
+
+
+_PROJECT_FILES = ("pyproject.toml", "pytest.ini", "tox.ini", "setup.cfg")
+"""Outside of a repository, the nearest folder with one of these is the top of the project."""
 
 
 def set_name(text: str) -> str:
@@ -96,11 +101,26 @@ def set_folder(text: str, options: argparse.Namespace) -> Path | None:
     return store.folder if text and store else Path(text) if Path(text).is_dir() else None
 
 
+def set_named(text: str, options: argparse.Namespace) -> Store:
+    """Return the set that ``@name`` names.
+
+    Raises
+    ------
+    CommandError
+        If the project has no set of that name.
+    """
+    store = Store.of(options.root, options.dir, set_name(text))
+    if text == SET or not (store or store.pending.is_dir()):
+        raise CommandError(no_set(text, options))
+    return store
+
+
 def no_set(text: str, options: argparse.Namespace) -> str:
     """Return the message for a set that does not exist."""
     folder = Store.of(options.root, options.dir).folder
     sets = [path.name.removeprefix(SET) for path in folder.glob(f"{SET}*") if path.is_dir()]
-    return f"no set {set_name(text)!r} in {folder}: {nearest(set_name(text), sets)}"
+    problem = f"expected the name of a set after {SET!r}" if text == SET else f"no set {set_name(text)!r} in {folder}"
+    return f"{problem}: {nearest(set_name(text), sets)}"
 
 
 def known_key(text: str, store: Store) -> str:

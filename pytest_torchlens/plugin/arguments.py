@@ -67,9 +67,11 @@ def _as_option(argument: str, config: pytest.Config) -> str:
     """Return the option that selects what an argument names, as in ``mine:net`` or ``mine/net``; ``""`` for others."""
     from pytest_torchlens.zoo import ZooError
     from pytest_torchlens.zoo.catalog import find_model
+    from pytest_torchlens.zoo.catalog import registered_files
 
+    registered = registered_files(config.hook.pytest_lens_register_zoo(config=config))
     try:
-        path, name = find_model(argument, zoo_folders(config))
+        path, name = find_model(argument, zoo_folders(config), registered)
     except ZooError:
         return ""
     return f"--lens-zoo={path.stem}{f':{name}' if name else ''}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from pytest_torchlens.baseline.conditions import ConditionError
@@ -21,6 +23,12 @@ from pytest_torchlens.baseline.conditions import Conditions
         ("own:1e-5@", "'own:1e-5'"),
         ("peak:10", "'peak:+10%'"),
         ("time:20", "'time:+20%'"),
+        ("time:1", "'time:+1%'"),
+        ("time:2", "'time:+2%'"),
+        ("peak=2x", "'peak:+10%'"),
+        ("peak=30", "'peak:+30%'"),
+        ("peek:+5%", "'peak:+10%'"),
+        ("Own", "'own:1e-5'"),
         ("memory", "'peak:+10%'"),
         ("renamed", "'refactor'"),
         ("structure;refactor", "'structure,refactor'"),
@@ -32,6 +40,14 @@ def test_what_was_meant_is_shown_and_can_be_used(text: str, meant: str):
         Conditions.of([text])
     assert f"did you mean {meant}?" in str(raised.value)
     assert Conditions.of([meant.split("'")[1]]).items
+
+
+def test_no_hint_is_an_error_itself():
+    for text in ("outputs:x", "own=x;structure", "peak:2x"):
+        with pytest.raises(ConditionError) as raised:
+            Conditions.of([text])
+        for meant in re.findall(r"did you mean '([^']*)'", str(raised.value)):
+            assert Conditions.of([meant]).items
 
 
 def test_a_word_like_no_other_is_an_error_with_all():

@@ -81,23 +81,28 @@ def test_ls_refuses_what_is_not_there(store, capsys):
     assert main(["ls", "zoo/smal"]) == 2
     assert "did you mean 'zoo/small'?" in capsys.readouterr().err
     assert main(["ls", "--root", "nowhere"]) == 2
-    assert "--root: expected a folder, 'nowhere' is none" in capsys.readouterr().err
+    assert "--root: expected a folder, got 'nowhere'" in capsys.readouterr().err
 
 
 def test_ls_says_which_files_cannot_be_used(store, tmp_path, snapshots, capsys):
     path = store.path("zoo/small")
     path.write_text(f"<<<<<<< ours\n{path.read_text()}=======\n>>>>>>> theirs\n")
     store.accept("zoo/whole", snapshots[0])
-    for name, text in {"cut": to_text(snapshots[0])[:-9], "else": "{}", "empty": ""}.items():
+    whole = to_text(snapshots[0])
+    broken = {"cut": whole[:-9], "else": "{}", "empty": "", "version": whole.replace('"version": 2', '"version": 99')}
+    broken["step"] = whole.replace('"function":"', '"funktion":"').replace('"out":"float32[', '"out":"float32(')
+    broken["names"] = whole.replace('"steps":', '"old_names": {"baseline": 1},\n"steps":')
+    for name, text in broken.items():
         (tmp_path / "lens_baselines" / "zoo" / f"{name}.json").write_text(text)
     assert main(["ls"]) == 1
     told = {line.split(" ")[0]: line for line in capsys.readouterr().out.splitlines()}
     assert "changed, waits to be accepted  CANNOT BE USED: " in told["zoo/small"]
     assert "has git's conflict markers (line 1): take one side" in told["zoo/small"]
-    for name in ("cut", "else", "empty"):
+    for name in broken:
         assert "is not a usable baseline" in told[f"zoo/{name}"]
+        assert main(["show", f"zoo/{name}"]) == 2
     assert told["zoo/whole"] == "zoo/whole"
-    assert told["5"].startswith("5 baselines, 4 of them cannot be used, 2 waiting")
+    assert told["8"].startswith("8 baselines, 7 of them cannot be used, 2 waiting")
 
 
 def test_the_project_is_found_from_a_folder_inside_it(store, tmp_path, monkeypatch, capsys):
@@ -114,6 +119,23 @@ def test_the_project_is_found_from_a_folder_inside_it(store, tmp_path, monkeypat
     assert main(["accept", "zoo:other", "--root=."]) == 2
 
 
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_a_repository_inside_another_changes_nothing_of_the_outer_one(kind, store, tmp_path, monkeypatch, capsys):
+    inner = tmp_path / "inner" / "package"
+    inner.mkdir(parents=True)
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "pyproject.toml").touch()
+    mark = tmp_path / "inner" / ".git"
+    mark.mkdir() if kind == "folder" else mark.write_text("gitdir: ../.git/modules/inner\n")
+    monkeypatch.chdir(inner)
+    assert main(["prune"]) == 0
+    assert capsys.readouterr().out == "0 no longer wait to be accepted, in .lens/pending\n"
+    assert main(["accept", "*"]) == 2
+    assert store.waiting() == ["zoo/other", "zoo/small"]
+    assert main(["prune", "zoo/other", "--root", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"1 no longer waits to be accepted, in {store.pending}\n"
+
+
 def test_diff_takes_names_of_sets(store, snapshots, tmp_path, capsys):
     for name, snapshot in zip(("torch-2.13", "torch-2.14"), snapshots, strict=True):
         Store.of(tmp_path, None, name).accept("zoo/net", snapshot)
@@ -126,6 +148,13 @@ def test_diff_takes_names_of_sets(store, snapshots, tmp_path, capsys):
     for arguments in (["@torch-2.13"], ["--lens-baseline=torch-2.13"], ["zoo:net", "--baseline=@torch-2.13"]):
         assert main(["diff", *arguments]) == 1
         assert "zoo/net: regression at act/gelu" in capsys.readouterr().out
+    assert main(["diff", "@torch-2.13/zoo/net"]) == 1
+    assert "zoo/net: regression at act/gelu" in capsys.readouterr().out
+    for arguments in (["@torch-2.15"], ["@torch-2.15/zoo/net"], ["@torch-2.15/zoo/net", "zoo/small"]):
+        assert main(["diff", *arguments]) == 2
+        assert "no set 'torch-2.15' in lens_baselines: did you mean 'torch-2.1" in capsys.readouterr().err
+    assert main(["diff", "@"]) == 2
+    assert "expected the name of a set after '@': known are torch-2.13, torch-2.14" in capsys.readouterr().err
     assert main(["diff", "@torch-2.13", "@torch-2.15"]) == 2
     assert "no set 'torch-2.15' in lens_baselines: did you mean 'torch-2.1" in capsys.readouterr().err
     assert main(["ls", "--baseline=torch-2.12"]) == 2

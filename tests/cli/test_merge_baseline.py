@@ -13,12 +13,14 @@ import pytest
 from pytest_torchlens.baseline import merge as merging
 from pytest_torchlens.baseline.snapshot import EnvironmentNumbers
 from pytest_torchlens.baseline.snapshot import Numbers
+from pytest_torchlens.baseline.snapshot import OldNames
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot import Step
 from pytest_torchlens.baseline.snapshot_file import UnmergedError
 from pytest_torchlens.baseline.snapshot_file import parse_snapshot
 from pytest_torchlens.baseline.snapshot_file import read
 from pytest_torchlens.baseline.snapshot_file import to_text
+from pytest_torchlens.baseline.store import merge_snapshots
 from pytest_torchlens.cli import main
 from pytest_torchlens.records import Environment
 
@@ -170,6 +172,34 @@ def test_a_damaged_side_is_a_conflict_that_keeps_both(merge):
 def test_a_file_that_is_not_there_is_named(tmp_path, capsys):
     assert main(["merge-baseline", *[str(tmp_path / "none")] * 3]) == 2
     assert "none cannot be read" in capsys.readouterr().err
+
+
+NOTED = replace(BASE, old_names=OldNames(baseline="1" * 16, names={}, classes=("cpu",), measured={"cpu": numbers("5")}))
+CLEAN = replace(BASE, old_names=OldNames(baseline="1" * 16, names={}, classes=("gpu",)))
+
+
+def test_a_rename_accepted_in_two_environments_is_merged_by_environment(merge):
+    both = OldNames(baseline="1" * 16, names={}, classes=("cpu", "gpu"), measured={"cpu": numbers("5")})
+    ours = replace(NOTED, measured={"cpu": numbers("1")})
+    theirs = replace(CLEAN, measured={"gpu": numbers("2")})
+    for base, sides in product((OTHER_STEPS, ""), ((ours, theirs), (theirs, ours))):
+        status, text, told = merge(base, *sides)
+        assert (status, told) == (0, "")
+        assert parse_snapshot(text) == replace(BASE, old_names=both)
+        assert merge_snapshots(*sides) == replace(BASE, old_names=both)
+
+
+def test_one_environment_noted_in_two_ways_is_a_conflict(merge):
+    status, text, told = merge("", NOTED, replace(CLEAN, old_names=replace(CLEAN.old_names, classes=("cpu",))))
+    assert (status, "what it computes under old names: both sides changed it" in told) == (1, True)
+    assert "<<<<<<<" in text
+
+
+def test_the_note_of_an_environment_goes_with_its_numbers():
+    """A later pass whose numbers are others was not compared under the old names."""
+    later = replace(UPGRADED, measured={"cpu": numbers("3")})
+    assert merge_snapshots(NOTED, later).old_names == replace(NOTED.old_names, classes=(), measured={})
+    assert merge_snapshots(NOTED, replace(BASE, sources=("net.py",))).old_names == NOTED.old_names
 
 
 def test_git_merges_with_it_as_the_documentation_says(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -147,8 +148,10 @@ def test_pytest_takes_each_spelling_after_its_option(pytester: pytest.Pytester, 
 
 def test_pytest_says_how_a_zoos_model_is_named(pytester: pytest.Pytester):
     (pytester.path / "model_zoo_configs").mkdir()
-    (pytester.path / "model_zoo_configs" / "mine.yaml").write_text(ZOO)
-    for argument in ("mine:net", "mine/net"):
-        result = pytester.runpytest_inprocess(argument)
+    for file in ("model_zoo_configs/mine.yaml", "birds.yaml"):
+        (pytester.path / file).write_text(ZOO)
+    pytester.makeconftest("def pytest_lens_register_zoo(config):\n    return 'birds.yaml'\n")
+    for zoo, sign in product(("mine", "birds"), ":/"):
+        result = pytester.runpytest_inprocess(f"{zoo}{sign}net")
         assert result.ret == pytest.ExitCode.USAGE_ERROR
-        result.stderr.fnmatch_lines([f"*not found: {argument}", "(*named by an option: --lens-zoo=mine:net)"])
+        result.stderr.fnmatch_lines([f"*not found: {zoo}{sign}net", f"(*named by an option: --lens-zoo={zoo}:net)"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,75 @@ def test_rules_of_what_was_measured(capsys, project: Path):
     case = load_zoo(project / "small.yaml").case("fixed")
     model = case.build()
     assert model(*case.make_inputs(model).args).shape == (1, 3, 2)
+
+
+PLUGIN = """
+def pytest_configure(config):
+    config.birds = "birds/birds.yaml"
+
+def pytest_lens_register_zoo(config):
+    return config.birds
+"""
+
+
+@pytest.fixture
+def plugin(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write a plugin that registers a zoo, and that ``addopts`` names; return its file."""
+    (project.parent / "birds").mkdir()
+    (project.parent / "birds" / "birds.yaml").write_text('provider: "python:../model_zoo_configs/models.py:zoo"\n')
+    (project.parent / "pytest.ini").write_text(
+        "[pytest]\naddopts = -v -p bird_plugin --log-file=mine.log --no-such-option\n"
+    )
+    (project.parent / "bird_plugin.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(project.parent)
+    yield project.parent / "bird_plugin.py"
+    sys.modules.pop("bird_plugin", None)
+
+
+def test_a_plugin_that_addopts_names_registers_zoos(capsys, plugin: Path):
+    (plugin.parent / "mine.log").write_text("keep\n")
+    assert "any_a" in said(capsys, "list", "birds")
+    assert (plugin.parent / "mine.log").read_text() == "keep\n"
+
+
+def test_a_plugin_that_cannot_be_imported_is_named(capsys, plugin: Path):
+    plugin.unlink()
+    told = said(capsys, "list", "birds", status=2)
+    assert told.startswith("pytest-lens: error: pytest cannot read the project's settings: ")
+    assert 'Error importing plugin "bird_plugin": No module named' in told
+    assert told.count("\n") == 1
+
+
+def test_settings_are_read_without_starting_or_changing_a_run(capsys, project: Path):
+    (project.parent / "pytest.ini").write_text("[pytest]\nlens_report = report\nlens_validate = true\n")
+    (project.parent / "report").mkdir()
+    (project.parent / "report" / "report.json").write_text("{}")
+    (project.parent / "conftest.py").write_text("def pytest_sessionstart():\n    raise SystemError")
+    before = sorted(project.parent.rglob("*"))
+    assert "any_a" in said(capsys, "list", "mine")
+    after = [path for path in sorted(project.parent.rglob("*")) if "__pycache__" not in path.parts]
+    assert after == before
+    assert (project.parent / "report" / "report.json").read_text() == "{}"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "config.birds\n",
+            "config.nothing\n",
+            "pytest_lens_register_zoo in {}, line 6, raised AttributeError: ",
+        ),
+        ('config.birds = "', 'raise KeyError("a") or "', "pytest_configure in {}, line 3, raised KeyError: 'a'"),
+        ("config.birds\n", "exit(3)\n", "pytest_lens_register_zoo in {}, line 6, raised SystemExit: 3"),
+        ("config.birds\n", "5\n", "pytest_lens_register_zoo: expected a path or several, got [5]"),
+    ],
+)
+def test_a_hook_that_fails_is_named(capsys, plugin: Path, old: str, new: str, message: str):
+    plugin.write_text(PLUGIN.replace(old, new))
+    told = said(capsys, "list", "birds", status=2)
+    assert told.startswith(f"pytest-lens: error: {message.format(plugin)}")
+    assert told.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,16 @@ def test_whether_a_baseline_was_stored():
     assert summary([("z:m", worded)])[-1].startswith("1 waits to be accepted")
 
 
+def test_the_cost_of_one_model_is_not_told_as_that_of_all():
+    costs = [Finding(change=Change.LARGER, message=f"peak bytes +{size} %") for size in (20, 300)]
+    every = [
+        (f"z:{size}", Comparison(verdict=Change.LARGER, findings=(cost,)))
+        for size, cost in zip("ab", costs, strict=True)
+    ]
+    assert "  larger: z:a, peak bytes +20 %" in summary(every[:1])
+    assert "  larger: z:a, z:b" in summary(every)
+
+
 def test_why_times_were_not_compared():
     untimed = [(name, Comparison(verdict=Change.IDENTICAL, untimed="no time yet")) for name in ("z:a", "z:b")]
     assert summary(untimed)[1:] == ["no time yet"]
