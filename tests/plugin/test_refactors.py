@@ -71,7 +71,7 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
 def compared(
     project: pytest.Pytester, edits: tuple[tuple[str, str], ...], *arguments: str
 ) -> tuple[dict[str, Any], pytest.RunResult]:
-    """Return the comparison of the edited model, and all that pytest said."""
+    """Return the comparison of the edited model, and the run."""
     text = MODEL
     for old, new in edits:
         assert old in text
