@@ -158,11 +158,11 @@ class StepAlignment:
     def replacements(self) -> Iterator[Finding]:
         """Yield the steps that were added, removed, replaced or moved; consecutive ones are one finding."""
         moved = {*self._moves, *self._moves.values()}
-        for run in self.stretches():
+        for run in self._stretches():
             gone = [both.before for both in run if both.before is not None]
             yield from _stretch(gone, [both.after for both in run if both.after is not None], moved)
 
-    def stretches(self) -> Iterator[list[StepPair]]:
+    def _stretches(self) -> Iterator[list[StepPair]]:
         """Yield consecutive steps that only one snapshot has."""
         return (list(run) for alone, run in groupby(self.steps, _is_alone) if alone)
 

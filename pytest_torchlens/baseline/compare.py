@@ -173,12 +173,12 @@ def _answers(snapshot: Snapshot) -> list[tuple[str, bool | None, str]]:
 def _are_within(aligned: StepAlignment, judgements: list[Judgement], tolerance: Tolerance) -> bool:
     """Return whether each step that both passes have holds the baseline's values, or values within tolerance.
 
-    The values of views are those of other steps.
+    The values of views, in either pass, are those of other steps.
     """
     return not any(
-        both.before and both.after and not (judgement.same or _is_within(judgement, both.after, tolerance))
+        not (judgement.same or _is_within(judgement, both.after, tolerance))
         for both, judgement in zip(aligned.steps, judgements, strict=True)
-        if not both.step.is_view
+        if both.before and both.after and not (both.before.is_view or both.after.is_view)
     )
 
 

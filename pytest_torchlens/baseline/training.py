@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from pytest_torchlens.baseline.align import StepAlignment
 from pytest_torchlens.baseline.snapshot import Snapshot
@@ -19,7 +19,17 @@ _UNSHOWN = _DROPOUTS | {"rrelu", "detach", "data"}
 _FUSED = "scaleddotproductattention"
 _PLACES_OF_DROPOUT = ("dropout_p", "4")
 
-_Signature = tuple[object, ...]
+_OTHER = ""
+"""In place of a step that one pass alone has."""
+
+
+class _Signature(NamedTuple):
+    """What a step does, which steps it reads, and which read it, by their ids in the second pass."""
+
+    function: str
+    values: frozenset[tuple[str, str]]
+    reads: frozenset[str]
+    readers: frozenset[str]
 
 
 def trains_differently(aligned: StepAlignment) -> bool:
@@ -28,45 +38,47 @@ def trains_differently(aligned: StepAlignment) -> bool:
     It would if a dropout or its like, or a `detach`, came, went, moved, reads something else or is read by something
     else; or if a parameter was tied to another, or untied.
     """
-    before, after = aligned.before, aligned.after
     now = aligned.now_with_moves
     known = {name: name for name in now.values()}
-    fused = [*_fused(aligned)]
-    return bool(aligned.ties) or _signatures(before, now, fused) != _signatures(after, known, fused)
+    old, new = _signatures(aligned.before, now), _signatures(aligned.after, known)
+    gone, came = old - new, new - old
+    is_fused = _is_replaced(gone, _fused(aligned.after, known)) and _is_replaced(came, _fused(aligned.before, now))
+    return bool(aligned.ties) or not is_fused
 
 
-def _signatures(snapshot: Snapshot, now: Mapping[str, str], fused: list[Step]) -> Counter[_Signature]:
+def _signatures(snapshot: Snapshot, now: Mapping[str, str]) -> Counter[_Signature]:
     """Return what each of these steps does, reads and is read by; steps that one pass alone has are all alike."""
-    left_out = {id(step) for step in fused}
-    unshown = [step for step in snapshot.steps if step.function in _UNSHOWN and id(step) not in left_out]
+    unshown = [step for step in snapshot.steps if step.function in _UNSHOWN and values_of(step).get("p") != "0"]
     readers: dict[str, set[str]] = {step.id: set() for step in unshown}
     for step in snapshot.steps:
         for edge in step.parents:
             if edge.parent in readers:
-                readers[edge.parent].add(now.get(step.id, ""))
+                readers[edge.parent].add(now.get(step.id, _OTHER))
     return Counter(
-        (
+        _Signature(
             step.function,
             frozenset(values_of(step).items()),
-            tuple(now.get(edge.parent, "") for edge in step.parents),
+            frozenset(now.get(edge.parent, _OTHER) for edge in step.parents),
             frozenset(readers[step.id]),
         )
         for step in unshown
     )
 
 
-def _fused(aligned: StepAlignment) -> Iterator[Step]:
-    """Yield the dropouts that fused attention, with an argument for its own dropout, replaced or was replaced by.
+def _is_replaced(steps: Counter[_Signature], attentions: int) -> bool:
+    """Return whether there is fused attention for each of these steps, a dropout amid steps that one pass alone has."""
+    others = {_OTHER}
+    amid = all(step.function in _DROPOUTS and step.reads == step.readers == others for step in steps)
+    return amid and steps.total() <= attentions
 
-    In eval mode the argument is 0 for every probability, so that it was given is all that a pass shows.
+
+def _fused(snapshot: Snapshot, now: Mapping[str, str]) -> int:
+    """Count the calls of fused attention that this pass alone has, and that are given a probability of dropout.
+
+    In eval mode that is 0 whatever it is in training: that it was given is all that a pass shows.
     """
-    for run in aligned.stretches():
-        old = [both.before for both in run if both.before is not None]
-        new = [both.after for both in run if both.after is not None]
-        for steps, others in ((old, new), (new, old)):
-            dropouts = [step for step in steps if step.function in _DROPOUTS]
-            yield from dropouts[: sum(map(_has_dropout, others))]
+    return sum(step.function == _FUSED and step.id not in now and _has_dropout(step) for step in snapshot.steps)
 
 
 def _has_dropout(step: Step) -> bool:
-    return step.function == _FUSED and any(text.partition("=")[0] in _PLACES_OF_DROPOUT for text in step.arguments)
+    return any(text.partition("=")[0] in _PLACES_OF_DROPOUT for text in step.arguments)

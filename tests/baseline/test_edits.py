@@ -345,6 +345,10 @@ TRAINING = {
         lambda model, x: nn.functional.dropout(x + x * 2, 0.1, model.training),
     ),
     "fused without a dropout": (attention, fused),
+    "dropout elsewhere than the fused attention": (
+        lambda model, x: x + model.drop((x @ x.mT).softmax(-1) @ x),
+        lambda model, x: x + fused(model, x, dropout_p=0.0),
+    ),
     "two dropouts for one": (
         lambda model, x: model.drop(model.drop((x @ x.mT).softmax(-1)) @ x),
         lambda model, x: fused(model, x, dropout_p=0.0),
@@ -381,6 +385,18 @@ SAME_TRAINING = {
         lambda model, x: fused(model, x, dropout_p=model.drop.p if model.training else 0.0),
     ),
     "fused with a dropout by place": (attention, lambda model, x: fused(model, x, None, 0.0)),
+    "fused and copied otherwise": (  # the dropout is removed apart from the place at which the attention is added
+        lambda model, x: attention(model, x).mT.reshape(2, -1),
+        lambda model, x: fused(model, x, dropout_p=0.0).mT.contiguous().mT.mT.reshape(2, -1),
+    ),
+    "a view that is a copy": (
+        lambda model, x: x.exp().reshape(2, -1) + 1,
+        lambda model, x: (x * math.log2(math.e)).exp2().mT.contiguous().mT.reshape(2, -1) + 1,
+    ),
+    "a dropout that drops nothing": (
+        lambda model, x: nn.functional.dropout(x.exp(), 0.0, model.training) + 1,
+        lambda model, x: x.exp() + 1,
+    ),
     "dropout as a function": (
         attention,
         lambda model, x: nn.functional.dropout((x @ x.mT).softmax(-1), 0.5, model.training) @ x,
