@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
+from collections.abc import Iterable
 from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field
@@ -31,10 +32,6 @@ _COMMUTATIVE = frozenset(
 )
 _SHAPING = frozenset("view reshape flatten unflatten permute transpose squeeze unsqueeze expand".split())
 _ENDS = frozenset({"input", "output", "constant"})
-_UNSHOWN = frozenset(
-    "dropout dropout1d dropout2d dropout3d alphadropout featurealphadropout featuredropout rrelu detach".split()
-)
-"""Functions of which a pass in eval mode, or one without gradients, does not show what they do in training."""
 
 
 @dataclass
@@ -80,6 +77,8 @@ class StepAlignment:
     ----------
     steps
         In the order of `after`; a step that only `before` has stands where it ran.
+    ties
+        What to say of a parameter or buffer that was tied to another or untied, by its name before and after.
     """
 
     def __init__(self, before: Snapshot, after: Snapshot) -> None:
@@ -88,13 +87,14 @@ class StepAlignment:
         self._now = {both.before.id: both.after.id for both in self.steps if both.before and both.after}
         self._ids_of_both = set(self._now.values())
         self._moves = _moves(self.steps)
+        self.ties = _ties(self.steps)
         self._returned = {step.id: place for place, step in outputs_of(after).items()}
         places = {both.after.id: place for place, both in enumerate(self.steps) if both.after is not None}
         for both in self.steps:
             if both.after is not None:
                 both.parents = [places[edge.parent] for edge in both.after.parents if edge.parent in places]
             if both.before is not None and both.after is not None:
-                reads = list(_reads(both.before, both.after, before, after))
+                reads = list(_reads(both.before, both.after, self))
                 both.structure = [*_calls(both.before, both.after), *reads]
                 both.recalled = _is_recalled(both.before, both.after)
                 both.meta = list(_tensors(both.before, both.after))
@@ -109,7 +109,7 @@ class StepAlignment:
             argument: pair for argument, pair in pairs.items() if [self._now.get(name) for name in pair[0]] != pair[1]
         }
         both.rewired = bool(moved)
-        later, ids = self._now | self._moves, self._ids_of_both | set(self._moves.values())
+        later, ids = self.now_with_moves, self._ids_of_both | set(self._moves.values())
         known = {
             argument: ([later[name] for name in was], now)
             for argument, (was, now) in moved.items()
@@ -123,23 +123,26 @@ class StepAlignment:
         ]
 
     @property
+    def now_with_moves(self) -> dict[str, str]:
+        """For each step that both have, at another place or not: its id in `after`, by its id in `before`."""
+        return self._now | self._moves
+
+    @property
     def partners(self) -> dict[str, str]:
         """For each step that both have: its id in `before`, by its id in `after`."""
         return {now: then for then, now in self._now.items()}
 
     @property
     def renamed_weights(self) -> dict[str, str]:
-        """For each parameter and buffer that has another name now: its old name."""
+        """For each parameter and buffer that has another name now: its old name, which no other was given."""
         found: dict[str, str] = {}
         for both in self.steps:
-            if both.before is not None and both.after is not None:
-                old, new = reads_by_place(both.before), reads_by_place(both.after)
-                for place, name in new.items():
-                    self._note_name(found, old.get(place, ""), name)
+            for was, now in _reads_of_both(both):
+                self._note_name(found, was, now)
         return found
 
     def _note_name(self, found: dict[str, str], was: str, now: str) -> None:
-        is_new = now not in self.before.state and was not in self.after.state
+        is_new = now not in self.before.state and was not in self.after.state and was not in found.values()
         old, new = self.before.state.get(was), self.after.state.get(now)
         if is_new and old is not None and new is not None and (old.shape, old.dtype) == (new.shape, new.dtype):
             found.setdefault(now, was)
@@ -151,13 +154,6 @@ class StepAlignment:
             both.before and both.after and not (both.rewired or both.meta or list(_calls(both.before, both.after)))
             for both in self.steps
         )
-
-    @property
-    def training_differs(self) -> bool:
-        """Whether dropout or its like came or went with nothing in its place: training is another then."""
-        moved = {*self._moves, *self._moves.values()}
-        stayed = ([both for both in run if both.step.id not in moved] for run in self._stretches())
-        return any(run and all(both.step.function in _UNSHOWN for both in run) for run in stayed)
 
     def replacements(self) -> Iterator[Finding]:
         """Yield the steps that were added, removed, replaced or moved; consecutive ones are one finding."""
@@ -183,13 +179,13 @@ class StepAlignment:
 
     @functools.cached_property
     def renamed_modules(self) -> dict[str, str]:
-        """New addresses of modules by their old ones: all matched that was in the old one is in the new one."""
+        """New addresses of modules by their old ones, the first of several: all that matched is in the new one."""
         old = {_address(step) for step in self.before.steps if step.function not in _ENDS}
         matched = (both.after for both in self.steps if both.before is not None and both.after is not None)
         new = {_address(step) for step in matched if step.function not in _ENDS}
         return {
             was: now
-            for was, now in self.other_names
+            for was, now in reversed(self.other_names)
             if all(_is_in(address, now) for address in new if _is_in(address, was))
             and all(_is_in(address, was) for address in old if _is_in(address, now))
         }
@@ -223,10 +219,10 @@ class StepAlignment:
             yield Finding(change=Change.INPUTS_DIFFER, message=f"other weights, which nothing reads: {_few(changed)}")
 
     def _current_name(self, name: str) -> str:
-        """Return a parameter's address after its module was renamed."""
+        """Return a parameter's address after its module was renamed: the innermost one, if several were."""
         if name in self.after.state:
             return name
-        for old, new in self.renamed_modules.items():
+        for old, new in sorted(self.renamed_modules.items(), key=lambda names: -len(names[0])):
             prefix = f"{old}." if old else ""
             if name.startswith(prefix):
                 return f"{new}.{name[len(prefix) :]}".removeprefix(".")
@@ -234,12 +230,23 @@ class StepAlignment:
 
 
 def _output_differences(old: dict[str, str], new: dict[str, str]) -> Iterator[Finding]:
-    """Yield the first place at which the returned objects differ."""
+    """Yield the first place at which the returned objects differ, or that the places are in another order."""
+    if is_reordered(old, new):
+        yield Finding(change=Change.STRUCTURE, message=f"order of the outputs: {_keys(new)}, was {_keys(old)}")
     path = next((path for path in [*new, *old] if old.get(path) != new.get(path)), None)
     if path is not None:
         where = f"the output's {path!r} is" if path else "the output is"
         message = f"{where} {new.get(path, 'gone')}, was {old.get(path, 'not there')}"
         yield Finding(change=Change.STRUCTURE, message=message)
+
+
+def is_reordered(old: dict[str, str], new: dict[str, str]) -> bool:
+    """Return whether two returned objects have the same places in another order."""
+    return old.keys() == new.keys() and [*old] != [*new]
+
+
+def _keys(output: dict[str, str]) -> str:
+    return ", ".join(path for path, kind in output.items() if kind == "tensor")
 
 
 def _answer_differences(old: tuple[Answer, ...], new: tuple[Answer, ...]) -> Iterator[Finding]:
@@ -330,7 +337,7 @@ def _swapped_operands(arguments: dict[str, tuple[list[str], list[str]]], step: S
 def _sources(step: Step) -> dict[str, list[str]]:
     found: dict[str, list[str]] = defaultdict(list)
     for edge in step.parents:
-        found[place_of(step.function, edge.argument)].append(edge.parent)
+        found[place_of(step, edge.argument)].append(edge.parent)
     return found
 
 
@@ -346,20 +353,49 @@ def _calls(before: Step, after: Step) -> Iterator[str]:
         yield f"argument {', '.join(gone) or 'none'} → {', '.join(came) or 'none'}"
 
 
-def _reads(before: Step, after: Step, first: Snapshot, second: Snapshot) -> Iterator[str]:
+def _reads(before: Step, after: Step, aligned: StepAlignment) -> Iterator[str]:
     """Yield the parameters and buffers that come, go or change shape; a module's new name is not a difference."""
+    first, second = aligned.before.state, aligned.after.state
     old, new = reads_by_place(before), reads_by_place(after)
     for argument in dict.fromkeys([*old, *new]):
         was, now = old.get(argument), new.get(argument)
         if was is None or now is None:
             yield f"{now} is read" if was is None else f"{was} is not read"
             continue
-        if was != now and _relative(was, before) != _relative(now, after):
-            renamed = was not in second.state and now not in first.state
+        if (was, now) in aligned.ties:
+            yield aligned.ties[was, now]
+        elif was != now and _relative(was, before) != _relative(now, after):
+            renamed = was not in second and now not in first
             yield f"renamed: {was} is now {now}" if renamed else f"{now} is read in place of {was}"
-        shapes = [side.state[name].shape for side, name in ((first, was), (second, now)) if name in side.state]
+        shapes = [state[name].shape for state, name in ((first, was), (second, now)) if name in state]
         if len(set(shapes)) > 1:
             yield f"{now} has shape {shapes[0]} → {shapes[1]}"
+
+
+def _ties(steps: list[StepPair]) -> dict[tuple[str, str], str]:
+    """Return what to say of names that stand in the place of several, or several of which stand in one's place."""
+    pairs = dict.fromkeys(pair for both in steps for pair in _reads_of_both(both))
+    later, earlier = _grouped(pairs), _grouped((now, was) for was, now in pairs)
+    found = {}
+    for was, now in pairs:
+        if was != now and len(later[was]) > 1:
+            found[was, now] = f"untied: {' and '.join(later[was])} are read where {was} was"
+        elif was != now and len(earlier[now]) > 1:
+            found[was, now] = f"tied: {now} is read where {' and '.join(earlier[now])} were"
+    return found
+
+
+def _reads_of_both(both: StepPair) -> Iterator[tuple[str, str]]:
+    if both.before is not None and both.after is not None:
+        old, new = reads_by_place(both.before), reads_by_place(both.after)
+        yield from ((old[place], new[place]) for place in old if place in new)
+
+
+def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    for name, other in pairs:
+        found[name].append(other)
+    return found
 
 
 def _is_recalled(before: Step, after: Step) -> bool:

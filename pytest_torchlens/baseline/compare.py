@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from pytest_torchlens.baseline.align import StepAlignment
+from pytest_torchlens.baseline.align import is_reordered
 from pytest_torchlens.baseline.conditions import DEFAULT
 from pytest_torchlens.baseline.conditions import Conditions
 from pytest_torchlens.baseline.costs import cost_findings
@@ -29,6 +30,7 @@ from pytest_torchlens.baseline.snapshot import EnvironmentNumbers
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot import Step
 from pytest_torchlens.baseline.snapshot_file import function_of
+from pytest_torchlens.baseline.training import trains_differently
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Comparison
 from pytest_torchlens.records import Finding
@@ -149,13 +151,18 @@ def _differences(aligned: StepAlignment, judged: Judgements) -> Iterator[Finding
 def _are_moves(aligned: StepAlignment, findings: list[Finding]) -> bool:
     """Return whether all that fails by default are calls that moved, or were renamed or replaced by others.
 
-    Other arguments of one function are more than that, though no output shows it: a dropout's probability.  So is a
-    dropout that came or went, and a `detach`.
+    Other arguments of one function are more than that, though no output shows it: a dropout's probability.  So is what
+    alters the training, and another order of the outputs.
     """
     serious = {finding.change for finding in findings if finding.change in DEFAULT}
     moved = Change.STRUCTURE in serious and serious <= set(_MOVES)
-    other_arguments = any(both.recalled for both in aligned.steps) or aligned.training_differs
-    return moved and not other_arguments and _answers(aligned.before) == _answers(aligned.after)
+    return (
+        moved
+        and not any(both.recalled for both in aligned.steps)
+        and not trains_differently(aligned)
+        and not is_reordered(aligned.before.output, aligned.after.output)
+        and _answers(aligned.before) == _answers(aligned.after)
+    )
 
 
 def _answers(snapshot: Snapshot) -> list[tuple[str, bool | None, str]]:
@@ -166,12 +173,12 @@ def _answers(snapshot: Snapshot) -> list[tuple[str, bool | None, str]]:
 def _are_within(aligned: StepAlignment, judgements: list[Judgement], tolerance: Tolerance) -> bool:
     """Return whether each step that both passes have holds the baseline's values, or values within tolerance.
 
-    The values of views are those of other steps.
+    The values of views, in either pass, are those of other steps.
     """
     return not any(
-        both.before and both.after and not (judgement.same or _is_within(judgement, both.after, tolerance))
+        not (judgement.same or _is_within(judgement, both.after, tolerance))
         for both, judgement in zip(aligned.steps, judgements, strict=True)
-        if not both.step.is_view
+        if both.before and both.after and not (both.before.is_view or both.after.is_view)
     )
 
 

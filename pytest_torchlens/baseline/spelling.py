@@ -7,6 +7,7 @@ person does.
 from __future__ import annotations
 
 import ast
+import re
 
 from pytest_torchlens.baseline.snapshot import Step
 
@@ -27,6 +28,7 @@ _SIGNATURES = {
     "unbind": "input dim=0",
     "flatten": "input start_dim=0 end_dim=-1",
     "transpose": "input dim0 dim1",
+    "where": "condition input other",
 }
 PARAMETERS = {
     name: [parameter.partition("=")[::2] for parameter in text.split()]
@@ -39,36 +41,43 @@ _PLACES = {
     for function, parameters in PARAMETERS.items()
 }
 _OF_OTHERS = {"input": "0"}
+"""Of all other functions, where no other argument was given first."""
 _IDLE = ("inplace", "_stacklevel")
 """Arguments on which no value depends; whether a call wrote in place is known apart from them."""
 
 
-def place_of(function: str, argument: str) -> str:
-    """Return an argument's place as text, or that of an item of it; its name, if the place is not known."""
+def place_of(step: Step, argument: str) -> str:
+    """Return an argument's place as text, or that of an item of it; its name, if its place is not known or taken."""
     name, dot, item = argument.partition(".")
-    place = _PLACES.get(function, _OF_OTHERS).get(name)
-    return f"{place}{dot}{item}" if place else argument
+    place = _PLACES.get(step.function, _OF_OTHERS).get(name)
+    return f"{place}{dot}{item}" if place and place not in _written(step) else argument
+
+
+def _written(step: Step) -> set[str]:
+    """Return the names and places by which a call's arguments were given."""
+    arguments = [edge.argument for edge in (*step.parents, *step.reads)]
+    return {re.split(r"[.=]", argument, maxsplit=1)[0] for argument in (*arguments, *step.arguments)}
 
 
 def texts_of(step: Step) -> dict[str, str]:
     """Return the arguments of a call that are no tensors as they were written, by their places."""
-    return {place_of(step.function, text.partition("=")[0]): text for text in step.arguments}
+    return {place_of(step, text.partition("=")[0]): text for text in step.arguments}
 
 
 def reads_by_place(step: Step) -> dict[str, str]:
     """Return the parameters and buffers that a call reads by the places of its arguments."""
-    return {place_of(step.function, edge.argument): edge.parent for edge in step.reads}
+    return {place_of(step, edge.argument): edge.parent for edge in step.reads}
 
 
 def other_arguments(before: Step, after: Step) -> set[str]:
     """Return the places of the arguments, apart from tensors, that have other values."""
     if before.arguments == after.arguments:
         return set()
-    old, new = _values(before), _values(after)
+    old, new = values_of(before), values_of(after)
     return {place for place in [*old, *new] if old.get(place) != new.get(place)}
 
 
-def _values(step: Step) -> dict[str, str]:
+def values_of(step: Step) -> dict[str, str]:
     """Return the values by their places, without defaults and what no value depends on."""
     texts = {place: text.partition("=")[2] for place, text in texts_of(step).items() if place not in _IDLE}
     found = {place: _value(step.function, text) for place, text in texts.items()}

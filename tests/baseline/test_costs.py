@@ -99,7 +99,7 @@ def _proved(snapshot: Snapshot, **proof: str) -> Snapshot:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "said"),
+    ("before", "after", "expected"),
     [
         ({"replay": "passed"}, {"replay": "passed-with-tolerance"}, ["replay passed → passed-with-tolerance"]),
         ({"perturbation": "passed"}, {"perturbation": "not-applicable"}, ["perturbation passed → not-applicable"]),
@@ -109,10 +109,10 @@ def _proved(snapshot: Snapshot, **proof: str) -> Snapshot:
         ({}, {"replay": "passed-with-tolerance"}, []),
     ],
 )
-def test_a_weaker_proof_is_told(small, before, after, said):
+def test_a_weaker_proof_is_told(small, before, after, expected):
     found = compare(_proved(small, **before), _proved(small, **after))
-    assert [f.message for f in found.findings] == [f"less could be proved: {words}" for words in said]
-    assert (found.verdict, found.fails) == (Change.UNSTABLE if said else Change.IDENTICAL, False)
+    assert [f.message for f in found.findings] == [f"less could be proved: {words}" for words in expected]
+    assert (found.verdict, found.fails) == (Change.UNSTABLE if expected else Change.IDENTICAL, False)
 
 
 def test_costs_and_proof_come_back_from_the_text(small):

@@ -12,7 +12,9 @@ import torch
 from torch import nn
 
 from pytest_torchlens.baseline import spelling
+from pytest_torchlens.baseline.align import StepAlignment
 from pytest_torchlens.baseline.compare import compare
+from pytest_torchlens.baseline.conditions import Conditions
 from pytest_torchlens.baseline.snapshot_file import parse_snapshot
 from pytest_torchlens.baseline.snapshot_file import to_text
 from pytest_torchlens.baseline.wording import headline
@@ -111,8 +113,8 @@ def test_an_edit_is_seen_and_named(edit):
     found = compare(snapshot_of(filled(Small()), X), snapshot_of(model, x))
     assert found.verdict is change
     assert found.fails
-    told = [finding.message for finding in found.findings if finding.operation == operation]
-    assert any(words in message for message in told), found.findings
+    messages = [finding.message for finding in found.findings if finding.operation == operation]
+    assert any(words in message for message in messages), found.findings
 
 
 class Returning(nn.Module):
@@ -125,7 +127,7 @@ class Returning(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "said"),
+    ("before", "after", "message"),
     [
         (lambda y: y, lambda y: {"y": y}, "the output is dict of 1, was tensor"),
         (lambda y: y, lambda y: (y,), "the output is tuple of 1, was tensor"),
@@ -135,24 +137,47 @@ class Returning(nn.Module):
         (lambda y: (y, None), lambda y: (y,), "the output is tuple of 1, was tuple of 2"),
     ],
 )
-def test_another_object_around_the_same_tensors_is_structure(before, after, said):
+def test_another_object_around_the_same_tensors_is_structure(before, after, message):
     x = torch.ones(2)
     first, second, again = (snapshot_of(Returning(packed), x) for packed in (before, after, after))
     found = compare(first, second)
     assert (found.verdict, found.fails) == (Change.STRUCTURE, True)
-    assert [finding.message for finding in found.findings] == [said]
+    assert [finding.message for finding in found.findings] == [message]
     assert compare(parse_snapshot(to_text(second)), again).verdict is Change.IDENTICAL
 
 
 def test_outputs_are_compared_at_their_places_whatever_the_order_in_which_they_were_made():
     x = an_input(2, 4)
     before = snapshot_of(Returning(lambda y: {"a": y.exp(), "b": (y.sin(), y.cos())}), x)
-    moved = compare(before, snapshot_of(Returning(lambda y: {"b": (y.sin(), y.cos()), "a": y.exp()}), x))
+
+    def made_in_another_order(y):
+        b = (y.sin(), y.cos())
+        return {"a": y.exp(), "b": b}
+
+    moved = compare(before, snapshot_of(Returning(made_in_another_order), x))
     assert (moved.verdict, moved.outputs.same) == (Change.REFACTOR, True)
     swapped = compare(before, snapshot_of(Returning(lambda y: {"b": (y.exp(), y.cos()), "a": y.sin()}), x))
     assert (swapped.verdict, swapped.outputs.within) == (Change.STRUCTURE, False)
-    said = [finding.message for finding in swapped.findings if finding.operation.startswith("/output")]
-    assert said == ["the output's 'b.0' is /exp, was /sin", "the output's 'a' is /sin, was /exp"]
+    messages = [finding.message for finding in swapped.findings if finding.operation.startswith("/output")]
+    assert messages == ["the output's 'b.0' is /exp, was /sin", "the output's 'a' is /sin, was /exp"]
+
+
+def test_outputs_in_another_order_are_told_and_pass_where_outputs_count():
+    """Their values by name are the same, but `to_tuple()` and an exported model give them in another order."""
+    x = an_input(2, 4)
+
+    def returned(*names):
+        def packed(y):
+            made = {"a": y.exp(), "b": y.sin()}
+            return {name: made[name] for name in names}
+
+        return snapshot_of(Returning(packed), x)
+
+    before, after = returned("a", "b"), parse_snapshot(to_text(returned("b", "a")))
+    found = compare(before, after)
+    assert (found.verdict, found.fails, found.outputs.same) == (Change.STRUCTURE, True, True)
+    assert [finding.message for finding in found.findings] == ["order of the outputs: b, a, was a, b"]
+    assert not compare(before, after, Conditions.of(["outputs"])).fails
 
 
 @pytest.mark.parametrize("made", [lambda y: {"a": y, "b": y * 2}, lambda y: (y, y * 2)], ids=["names", "places"])
@@ -222,7 +247,7 @@ def test_one_call_in_two_spellings_is_the_same_call(before, after):
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "said"),
+    ("before", "after", "message"),
     [
         (lambda x: x.mean(2), lambda x: x.mean(dim=3), "argument 1=2 → dim=3"),
         (lambda x: torch.conv2d(x, WEIGHT, stride=2), lambda x: torch.conv2d(x, WEIGHT, None, 1), "stride=2 → 3=1"),
@@ -231,10 +256,39 @@ def test_one_call_in_two_spellings_is_the_same_call(before, after):
     ],
     ids=["dimension", "stride", "approximation", "unseen"],
 )
-def test_another_value_in_another_spelling_is_another_call(before, after, said):
+def test_another_value_in_another_spelling_is_another_call(before, after, message):
     found = compare(snapshot_of(Returning(before), X), snapshot_of(Returning(after), X))
     assert found.verdict is Change.STRUCTURE
-    assert [said in finding.message for finding in found.findings if "argument" in finding.message] == [True]
+    assert [message in finding.message for finding in found.findings if "argument" in finding.message] == [True]
+
+
+class Masked(nn.Module):
+    """A call on three buffers, of which the first is one of two masks."""
+
+    def __init__(self, call, mask, dtype) -> None:
+        super().__init__()
+        self.call, self.mask = call, mask
+        self.register_buffer("first", torch.tensor([0, 1, 1], dtype=dtype))
+        self.register_buffer("second", torch.tensor([0, 1, 1], dtype=dtype))
+        self.register_buffer("other", torch.tensor([0.2, 0.7, 0.9]))
+
+    def forward(self, x):
+        return self.call(getattr(self, self.mask), self.other) + x
+
+
+@pytest.mark.parametrize(
+    ("call", "dtype"),
+    [
+        (lambda mask, other: torch.where(mask, input=other, other=other), torch.bool),
+        (lambda mask, other: torch.searchsorted(mask, input=other), torch.float32),
+        (lambda mask, other: torch.where(condition=mask, input=other, other=other), torch.bool),
+    ],
+    ids=["known", "unknown", "names alone"],
+)
+def test_an_argument_named_input_that_is_not_the_first_hides_no_other(call, dtype):
+    first, second = (snapshot_of(Masked(call, name, dtype), torch.ones(3)) for name in ("first", "second"))
+    messages = [finding.message for finding in compare(first, second).findings]
+    assert any("second is read in place of first" in message for message in messages), messages
 
 
 class Made(Small):
@@ -248,23 +302,137 @@ class Made(Small):
         return self.calls(self, x)
 
 
-def test_dropout_that_is_left_out_is_no_refactor_unless_something_is_in_its_place():
-    def attention(model, x):
-        return model.drop((x @ x.mT).softmax(-1)) @ x
-
-    before = snapshot_of(filled(Made(attention)), X)
-    left_out = compare(before, snapshot_of(filled(Made(lambda model, x: (x @ x.mT).softmax(-1) @ x)), X))
-    assert (left_out.verdict, left_out.outputs.same) == (Change.STRUCTURE, True)
-    fused = filled(Made(lambda model, x: nn.functional.scaled_dot_product_attention(x, x, x, scale=1.0)))
-    assert compare(before, snapshot_of(fused, X)).verdict is Change.REFACTOR
-    functional = filled(Made(lambda model, x: nn.functional.dropout((x @ x.mT).softmax(-1), 0.5, model.training) @ x))
-    assert compare(before, snapshot_of(functional, X)).verdict is Change.REFACTOR
+def attention(model, x):
+    return model.drop((x @ x.mT).softmax(-1)) @ x
 
 
-def test_a_gradient_that_is_stopped_is_no_refactor():
-    before = snapshot_of(filled(Made(lambda model, x: model.conv(x) + x.mean())), X)
-    found = compare(before, snapshot_of(filled(Made(lambda model, x: model.conv(x) + x.mean().detach())), X))
-    assert (found.verdict, found.outputs.same) == (Change.STRUCTURE, True)
+def fused(model, x, *arguments, **more):
+    return nn.functional.scaled_dot_product_attention(x, x, x, *arguments, scale=1.0, **more)
+
+
+def stopped(model, y):
+    return y.detach().clone()
+
+
+TRAINING = {
+    "dropout left out": (attention, lambda model, x: (x @ x.mT).softmax(-1) @ x),
+    "dropout left out with a view": (
+        lambda model, x: model.drop(x.view(2, -1)),
+        lambda model, x: x.reshape(2, -1),
+    ),
+    "dropout left out with a function": (
+        lambda model, x: model.drop(x.relu()),
+        lambda model, x: x.clamp(min=0),
+    ),
+    "dropout moved behind a sum": (
+        lambda model, x: x + model.drop(x * 2),
+        lambda model, x: model.drop(x + x * 2),
+    ),
+    "dropout moved before an activation": (
+        lambda model, x: model.drop(x.relu()),
+        lambda model, x: model.drop(x).clamp(min=0),
+    ),
+    "dropout in the other branch": (
+        lambda model, x: model.drop(x).exp() + x.tanh(),
+        lambda model, x: x.exp() + model.drop(x).tanh(),
+    ),
+    "dropout of another kind": (
+        lambda model, x: model.drop(x) + 1,
+        lambda model, x: nn.functional.alpha_dropout(x, 0.5, model.training) + 1,
+    ),
+    "dropout of another place and probability": (
+        lambda model, x: x + model.drop(x * 2),
+        lambda model, x: nn.functional.dropout(x + x * 2, 0.1, model.training),
+    ),
+    "fused without a dropout": (attention, fused),
+    "dropout elsewhere than the fused attention": (
+        lambda model, x: x + model.drop((x @ x.mT).softmax(-1) @ x),
+        lambda model, x: x + fused(model, x, dropout_p=0.0),
+    ),
+    "two dropouts for one": (
+        lambda model, x: model.drop(model.drop((x @ x.mT).softmax(-1)) @ x),
+        lambda model, x: fused(model, x, dropout_p=0.0),
+    ),
+    "detach": (lambda model, x: x * 2, lambda model, x: x.detach() * 2),
+    "detach and clone": (lambda model, x: x * 2, lambda model, x: stopped(model, x) * 2),
+    "detach before a copy": (
+        lambda model, x: x.relu().contiguous(),
+        lambda model, x: x.relu().detach().contiguous(),
+    ),
+    "data": (lambda model, x: x * 2, lambda model, x: x.data * 2),
+    "straight-through": (lambda model, x: x.sign(), lambda model, x: x + (x.sign() - x).detach()),
+    "detach moved": (
+        lambda model, x: x.exp() + (x * 2).detach(),
+        lambda model, x: x.exp().detach() + x * 2,
+    ),
+}
+
+
+@pytest.mark.parametrize("edit", TRAINING)
+def test_what_alters_the_training_is_no_refactor(edit):
+    def made(call):
+        return snapshot_of(filled(Made(lambda model, x: call(model, model.conv(x)))), X)
+
+    before, after = map(made, TRAINING[edit])
+    for first, second in ((before, after), (after, before)):
+        found = compare(first, second)
+        assert (found.verdict, found.fails, found.outputs.within) == (Change.STRUCTURE, True, True)
+
+
+SAME_TRAINING = {
+    "fused with a dropout": (
+        attention,
+        lambda model, x: fused(model, x, dropout_p=model.drop.p if model.training else 0.0),
+    ),
+    "fused with a dropout by place": (attention, lambda model, x: fused(model, x, None, 0.0)),
+    "fused and copied otherwise": (  # the dropout is removed apart from the place at which the attention is added
+        lambda model, x: attention(model, x).mT.reshape(2, -1),
+        lambda model, x: fused(model, x, dropout_p=0.0).mT.contiguous().mT.mT.reshape(2, -1),
+    ),
+    "a view that is a copy": (
+        lambda model, x: x.exp().reshape(2, -1) + 1,
+        lambda model, x: (x * math.log2(math.e)).exp2().mT.contiguous().mT.reshape(2, -1) + 1,
+    ),
+    "a dropout that drops nothing": (
+        lambda model, x: nn.functional.dropout(x.exp(), 0.0, model.training) + 1,
+        lambda model, x: x.exp() + 1,
+    ),
+    "dropout as a function": (
+        attention,
+        lambda model, x: nn.functional.dropout((x @ x.mT).softmax(-1), 0.5, model.training) @ x,
+    ),
+    "dropout in place": (
+        lambda model, x: model.drop(x.exp()) + 1,
+        lambda model, x: nn.functional.dropout(x.exp(), 0.5, model.training, inplace=True) + 1,
+    ),
+    "other functions around a dropout": (
+        lambda model, x: model.drop(x.relu()) @ x,
+        lambda model, x: torch.einsum("bcij,bcjk->bcik", model.drop(x.clamp(min=0)), x),
+    ),
+    "branches in another order": (
+        lambda model, x: (a := model.drop(x.exp()).tanh()) + model.mix(a),
+        lambda model, x: model.mix(a := model.drop(x.exp()).tanh()) + a,
+    ),
+    "a dropout that moves with its branch": (
+        lambda model, x: {"a": model.drop(x.exp()).tanh(), "b": x.sin()},
+        lambda model, x: dict(reversed({"b": x.sin(), "a": model.drop(x.exp()).tanh()}.items())),
+    ),
+    "detach before other functions": (
+        lambda model, x: x.detach().relu() + x,
+        lambda model, x: x.detach().clamp(min=0) + x,
+    ),
+}
+
+
+@pytest.mark.parametrize("edit", SAME_TRAINING)
+def test_other_calls_around_the_same_dropout_are_a_refactor(edit):
+    before, after = (
+        snapshot_of(filled(Made(lambda model, x, call=call: call(model, model.conv(x)))), X)
+        for call in SAME_TRAINING[edit]
+    )
+    for first, second in ((before, after), (after, before)):
+        found = compare(first, second)
+        assert (found.verdict, found.outputs.within) == (Change.REFACTOR, True), found.findings
 
 
 def test_another_weight_is_seen_also_where_the_call_names_it():
@@ -369,8 +537,8 @@ def test_swapped_operands_are_called_that(function, why, change):
     x = an_input(2, 4)
     swapped = filled(Two(lambda a, b: function(b, a)))
     found = compare(snapshot_of(filled(Two(function)), x), snapshot_of(swapped, x))
-    said = f"operands swapped: right/linear and left/linear{why}"
-    assert [f.message for f in found.findings if f.change is change] == [said]
+    message = f"operands swapped: right/linear and left/linear{why}"
+    assert [f.message for f in found.findings if f.change is change] == [message]
     assert (found.verdict, found.fails) == (change, True)
 
 
@@ -390,6 +558,52 @@ def test_a_renamed_parameter_is_called_that():
     assert headline(found) == "refactor at /mul; 1 of 3 operations differ; outputs identical"
 
 
+class Layers(nn.Module):
+    """Linear layers in a row, of equal weights; one name given twice is one layer."""
+
+    def __init__(self, *names) -> None:
+        super().__init__()
+        self.names = names
+        for name in names:
+            setattr(self, name, nn.Linear(8, 8))
+            nn.init.eye_(getattr(self, name).weight)
+            nn.init.zeros_(getattr(self, name).bias)
+
+    def forward(self, x):
+        for name in self.names:
+            x = torch.relu(getattr(self, name)(x))
+        return x
+
+
+@pytest.mark.parametrize("names", [("l1", "l2"), ("l", "l2")], ids=["both new", "one new"])
+def test_a_layer_that_was_used_twice_and_is_two_now_is_no_rename(names):
+    before, after = snapshot_of(Layers("l", "l"), X), snapshot_of(Layers(*names), X)
+    apart, together = compare(before, after), compare(after, before)
+    for found in (apart, together):
+        assert (found.verdict, found.fails, found.outputs.same) == (Change.STRUCTURE, True, True)
+    both = f"{names[0]}.weight and {names[1]}.weight"
+    assert any(f"untied: {both} are read where l.weight was" in f.message for f in apart.findings)
+    assert any(f"tied: l.weight is read where {both} were" in f.message for f in together.findings)
+
+
+def test_an_old_name_is_given_to_one_new_one_alone():
+    before, after = snapshot_of(Layers("l", "l"), X), snapshot_of(Layers("l1", "l2"), X)
+    assert StepAlignment(before, after).renamed_weights == {"l1.weight": "l.weight", "l1.bias": "l.bias"}
+
+
+@pytest.mark.parametrize("step", [1, -1])
+def test_a_weight_that_nothing_reads_follows_the_innermost_renamed_module(step):
+    def made(outer, inner):
+        layers = nn.Sequential(OrderedDict([("act", nn.ReLU()), (inner, nn.Linear(8, 8))][::step]))
+        layers.get_submodule(inner).register_buffer("steps", torch.zeros(1))
+        return snapshot_of(filled(nn.Sequential(OrderedDict([(outer, layers), ("last", nn.Linear(8, 8))]))), X)
+
+    before, after = made("old", "linear"), made("new", "dense")
+    messages = [finding.message for finding in compare(before, after).findings]
+    assert any("renamed: module old.linear is now new.dense" in message for message in messages), messages
+    assert not any("nothing reads" in message for message in messages), messages
+
+
 def test_weights_that_follow_a_new_name_are_said_to():
     before, after = (nn.Sequential(OrderedDict({name: nn.Linear(8, 8)})) for name in ("old", "new"))
     found = compare(snapshot_of(filled(before), X), snapshot_of(filled(after), X))
@@ -405,9 +619,9 @@ def test_the_headline_says_how_many_differ():
     on_a_gpu = replace(block, environment=replace(block.environment, device="cuda"))
     elsewhere = replace(clean, measured={"cuda 1 thread": on_a_gpu})
     renamed, same = nn.Sequential(filled(Small())), "all 11 operations compute the same"
-    for before, after, said in (
+    for before, after, text in (
         (clean, clean, f"identical; {same}"),
         (clean, snapshot_of(renamed, X), f"refactor at 0.conv/conv2d; {same}; outputs identical"),
         (elsewhere, clean, "environment; all 11 operations are the same, their numbers not compared"),
     ):
-        assert headline(compare(before, after)) == said
+        assert headline(compare(before, after)) == text

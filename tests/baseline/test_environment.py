@@ -13,7 +13,7 @@ BEFORE = Environment(torch="2.13.0+cpu", python="3.11.7", packages={"MKL": "2024
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "expected"),
     [
         ({}, ()),
         ({"torch": "2.14.1+cu130"}, ("torch 2.13.0 → 2.14.1",)),
@@ -22,8 +22,8 @@ BEFORE = Environment(torch="2.13.0+cpu", python="3.11.7", packages={"MKL": "2024
         ({"packages": {"MKL": "2024.2", "timm": "1.0.31"}}, ("timm none → 1.0.31",)),
     ],
 )
-def test_axes(changes, said):
-    assert axes(BEFORE, replace(BEFORE, **changes)) == said
+def test_axes(changes, expected):
+    assert axes(BEFORE, replace(BEFORE, **changes)) == expected
 
 
 def test_cuda_counts_where_it_computed():

@@ -175,7 +175,7 @@ def _target(clean: Snapshot, functions: tuple[str, ...], number: int) -> Step:
 
 
 def _found(model: nn.Module, clean: Snapshot, number: int, name: str) -> tuple[str, bool]:
-    """Inject a regression; return what was said, and whether that is right."""
+    """Inject a regression; return what the comparison reported, and whether that is right."""
     if name in KERNELS:
         functions, tamper, change = KERNELS[name]
         step = _target(clean, functions, number)

@@ -116,7 +116,7 @@ def test_what_fails_is_what_was_asked_for():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("structur", "structure"),
         ("own", "expected a number from 0, as in own:1e-5, got 'own'"),
@@ -127,11 +127,11 @@ def test_what_fails_is_what_was_asked_for():
         ("", ""),
     ],
 )
-def test_a_condition_that_is_none_is_explained(text, said):
+def test_a_condition_that_is_none_is_explained(text, message):
     if not text:
         assert Conditions.of([text]) == Conditions()
         return
-    with pytest.raises(ConditionError, match=said):
+    with pytest.raises(ConditionError, match=message):
         Conditions.of([text])
 
 

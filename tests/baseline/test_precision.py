@@ -210,17 +210,17 @@ def test_a_pass_is_compared_with_a_baseline_of_the_first_version(small):
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "message"),
     [
         (["0", "1 2 3", "AAAA"], "statistics cannot be read"),
         (["0", {"odd": 1}], "has an unknown 'odd'"),
         ([], "expected a row of 1 or 2 or 3 or 4 entries, got 0"),
     ],
 )
-def test_a_damaged_row_of_the_first_version_is_refused(row, said):
+def test_a_damaged_row_of_the_first_version_is_refused(row, message):
     raw = json.loads(FIRST_VERSION.read_text(encoding="utf-8"))
     next(iter(raw["measured"].values()))["numbers"]["/input"] = row
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         parse_snapshot(json.dumps(raw))
 
 

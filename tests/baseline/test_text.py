@@ -133,11 +133,11 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize("said", DAMAGE)
-def test_a_file_that_is_not_as_we_write_it_is_refused(said, snapshot, tmp_path):
+@pytest.mark.parametrize("reason", DAMAGE)
+def test_a_file_that_is_not_as_we_write_it_is_refused(reason, snapshot, tmp_path):
     file = tmp_path / "model.json"
-    file.write_text(_damaged(to_text(snapshot), DAMAGE[said]), encoding="utf-8")
-    with pytest.raises(BaselineError, match=said) as error:
+    file.write_text(_damaged(to_text(snapshot), DAMAGE[reason]), encoding="utf-8")
+    with pytest.raises(BaselineError, match=reason) as error:
         read(file)
     assert str(file) in str(error.value)
 

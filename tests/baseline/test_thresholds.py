@@ -351,20 +351,20 @@ def test_both_orders_of_a_sum_give_the_same_but_not_with_a_factor_or_in_place():
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         (("a is True",), ("a is False",), "other branch taken: a __bool__ True → a __bool__ False"),
         (("a is True", "b is True"), ("a is True",), "other branch taken: b __bool__ True → never asked"),
         (("a is True",), ("a is True", "b is True"), "other branch taken: never asked → b __bool__ True"),
     ],
 )
-def test_an_answer_to_python_that_is_another_or_missing(old: tuple[str, ...], new: tuple[str, ...], said: str):
+def test_an_answer_to_python_that_is_another_or_missing(old: tuple[str, ...], new: tuple[str, ...], message: str):
     answers = [
         tuple(Answer("a" if text[0] == "a" else "b", "__bool__", text.endswith("True")) for text in side)
         for side in (old, new)
     ]
     before, after = (a_snapshot((IN,), {"/in": some("in")}, answers=side) for side in answers)
-    assert [finding.message for finding in compare(before, after).findings] == [said]
+    assert [finding.message for finding in compare(before, after).findings] == [message]
 
 
 def listed(count: int) -> tuple[int, tuple[str, ...]]:
@@ -380,11 +380,11 @@ def test_twenty_findings_are_listed_and_the_others_counted():
     assert listed(21) == (20, ("1 further differences are not listed",))
 
 
-@pytest.mark.parametrize(("count", "said"), [(3, "/0(), /1(), /2()"), (4, "/0 to /3 (4 operations)")])
-def test_three_added_operations_are_named_and_more_are_counted(count: int, said: str):
+@pytest.mark.parametrize(("count", "message"), [(3, "/0(), /1(), /2()"), (4, "/0 to /3 (4 operations)")])
+def test_three_added_operations_are_named_and_more_are_counted(count: int, message: str):
     steps = (IN, *(a_step(f"/{place}", "/in") for place in range(count)))
     before, after = (a_snapshot(side, {step.id: some() for step in side}) for side in ((IN,), steps))
-    assert [finding.message for finding in compare(before, after).findings] == [f"added: {said}"]
+    assert [finding.message for finding in compare(before, after).findings] == [f"added: {message}"]
 
 
 def test_the_way_of_a_difference_goes_from_its_first_to_its_last_step():
@@ -442,14 +442,14 @@ def test_conditions_of_the_run_win_over_those_of_the_model():
 
 
 @pytest.mark.parametrize(
-    ("then", "now", "said"),
+    ("then", "now", "messages"),
     [
         ("passed", "passed", []),
         ("passed", "not-applicable", ["less could be proved: replay passed → not-applicable"]),
         ("not-applicable", "passed", []),
     ],
 )
-def test_less_that_could_be_proved_is_reported_and_more_is_not(then: str, now: str, said: list[str]):
+def test_less_that_could_be_proved_is_reported_and_more_is_not(then: str, now: str, messages: list[str]):
     sides = (
         Snapshot(
             model="M",
@@ -458,7 +458,7 @@ def test_less_that_could_be_proved_is_reported_and_more_is_not(then: str, now: s
         )
         for proof in (then, now)
     )
-    assert [finding.message for finding in compare(*sides).findings] == said
+    assert [finding.message for finding in compare(*sides).findings] == messages
 
 
 def test_an_operation_that_moved_between_others_is_matched_once():

@@ -1,4 +1,4 @@
-"""Fifty-six edits of two models' files: each is told by its word, at its operation, and fails where it should."""
+"""Sixty-one edits of two models' files: each has the expected class of change, operation and outcome."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def _first(comparison: dict[str, Any]) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_each_edit_is_told_by_its_word_at_its_operation_and_fails_where_it_should(project: pytest.Pytester):
-    assert len(EXPECTED) == 56
+def test_each_edit_has_its_class_of_change_at_its_operation_and_fails_where_it_should(project: pytest.Pytester):
+    assert len(EXPECTED) == 61
     found = {policy: _run(project, *arguments) for policy, arguments in POLICIES.items()}
     rows = {
         name: (comparison["verdict"], _first(comparison).get("operation", ""), outcome, found["outputs"][name][0])
@@ -104,8 +104,8 @@ def test_each_edit_is_told_by_its_word_at_its_operation_and_fails_where_it_shoul
     assert rows == {
         name: (edit.word, edit.operation, edit.default, edit.outputs) for name, (_, edit) in EXPECTED.items()
     }
-    said = [_first(found["default"][f"resnet-{name}"][1])["message"] for name in SWAPS]
-    assert said == [
+    messages = [_first(found["default"][f"resnet-{name}"][1])["message"] for name in SWAPS]
+    assert messages == [
         "moved: classes/linear() at another place in the order",
         "argument 0 is boxes/linear, was classes/linear",
         "the output's 'boxes' is /softmax, was /sigmoid",

@@ -71,7 +71,7 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
 def compared(
     project: pytest.Pytester, edits: tuple[tuple[str, str], ...], *arguments: str
 ) -> tuple[dict[str, Any], pytest.RunResult]:
-    """Return the comparison of the edited model, and all that pytest said."""
+    """Return the comparison of the edited model, and the run."""
     text = MODEL
     for old, new in edits:
         assert old in text
@@ -97,11 +97,24 @@ def test_what_computes_something_else_is_none(project: pytest.Pytester):
         result.assert_outcomes(failed=1)
 
 
+def test_a_layer_used_twice_that_is_two_layers_now_is_none(project: pytest.Pytester):
+    shared = (
+        ("self.a, self.b = nn.Linear(8, 4), nn.Linear(8, 4)", "self.c = nn.Linear(8, 4)"),
+        ("self.a(x)", "self.c(x)"),
+        ("self.b(x)", "self.c(x)"),
+    )
+    compared(project, shared, "--lens-update=all")
+    found, result = compared(project, (), "--lens-fail-on=outputs")
+    assert (found["verdict"], found["fails"]) == ("structure", True)
+    assert any("untied: a.weight and b.weight are read where c.weight was" in f["message"] for f in found["findings"])
+    result.assert_outcomes(failed=1)
+
+
 def test_outputs_that_changed_places_are_told_also_where_a_call_moved_for_it(project: pytest.Pytester):
     found, _ = compared(project, MOVED + SWAPPED)
-    said = {finding["operation"]: finding["message"] for finding in found["findings"]}
-    assert said["/softmax"] == "argument 0 is b/linear, was a/linear"
-    assert said["/sigmoid"] == "argument 0 is a/linear, was b/linear"
+    messages = {finding["operation"]: finding["message"] for finding in found["findings"]}
+    assert messages["/softmax"] == "argument 0 is b/linear, was a/linear"
+    assert messages["/sigmoid"] == "argument 0 is a/linear, was b/linear"
 
 
 def test_a_rename_alone_says_so(project: pytest.Pytester):
@@ -174,10 +187,10 @@ def test_diff_and_log_say_what_the_run_says(
     found, result = compared(project, edits)
     capsys.readouterr()
     assert main(["diff", "zoo/net"]) == 1
-    said = [line.strip() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    printed = [line.strip() for line in capsys.readouterr().out.splitlines() if line.strip()]
     run = {line.strip().replace("zoo:net", "zoo/net") for line in result.outlines}
-    assert set(said) <= run
-    assert said[0].startswith(f"zoo/net: {found['verdict']}")
+    assert set(printed) <= run
+    assert printed[0].startswith(f"zoo/net: {found['verdict']}")
     assert main(["accept", "zoo/net"]) == 0
     subprocess.run(["git", "commit", "--quiet", "--all", "--message=edited"], check=True)
     capsys.readouterr()
@@ -195,9 +208,9 @@ def test_a_rename_against_another_baseline_is_told_from_the_values_alone(
     path.write_text(path.read_text().replace('"model": "Net"', '"model": "Another"'))
     capsys.readouterr()
     assert main(["diff", "zoo/net"]) == 1
-    said = capsys.readouterr().out
-    assert "compared with the values of the old names" not in said
-    assert "note: renamed, with other values: scale → gain (a zoo's random weights follow their names: " in said
+    printed = capsys.readouterr().out
+    assert "compared with the values of the old names" not in printed
+    assert "note: renamed, with other values: scale → gain (a zoo's random weights follow their names: " in printed
 
 
 def test_a_rename_has_nothing_to_reproduce_but_a_name(project: pytest.Pytester, capsys: pytest.CaptureFixture[str]):

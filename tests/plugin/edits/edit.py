@@ -1,4 +1,4 @@
-"""One edit of a model's file, and what is to be said of it."""
+"""One edit of a model's file, and what a comparison is to report of it."""
 
 from __future__ import annotations
 

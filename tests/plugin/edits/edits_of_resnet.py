@@ -1,4 +1,4 @@
-"""Twenty-eight edits of the residual network."""
+"""Thirty-one edits of the residual network."""
 
 from __future__ import annotations
 
@@ -67,6 +67,13 @@ EDITS = (
     change("dtype", "/half", ("boxes.sigmoid()", "boxes.sigmoid().half()")),
     unseen("dropout", "drop/dropout", ("Dropout(0.1)", "Dropout(0.5)")),
     unseen("dropout-dropped", "drop/dropout", ("self.drop(Squash.apply(x))", "Squash.apply(x)")),
+    unseen("dropout-moved", "/tanh", ("self.drop(Squash.apply(x))", "Squash.apply(self.drop(x))")),
+    unseen("gradient-stopped", "stages.0/detach", ("self.relu(out +", "self.relu(out.detach().clone() +")),
+    unseen(
+        "outputs-in-another-order",
+        "/softmax",
+        (RETURN, 'return {"boxes": boxes.sigmoid(), "classes": classes.softmax(-1)}'),
+    ),
     change("formula-in-a-function", "/mul.2", ("return x.tanh()", "return (x * 1.01).tanh()")),
     unseen(
         "channels-last",

@@ -1,4 +1,4 @@
-"""Twenty-eight edits of the transformer."""
+"""Thirty edits of the transformer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ QKV = "q, k, v = self.qkv(x).view(batch, length, 3, self.heads, -1).permute(2, 0
 MASK = "        mask = torch.ones(length, length, dtype=torch.bool).tril()\n"
 MASKED = '        scores = scores.masked_fill(~mask, float("-inf"))\n'
 BY_HAND = f"        {SCORES}\n{MASK}{MASKED}        mixed = self.drop(scores.softmax(-1)) @ v\n"
-FUSED = "        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)\n"
+FUSED = """
+        dropped = self.drop.p if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropped, is_causal=True)
+"""
+FUSED_WITHOUT_DROPOUT = "        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)\n"
 PARTS = """
         parts = zip(self.qkv.weight.chunk(3), self.qkv.bias.chunk(3))
         q, k, v = [F.linear(x, w, b).view(batch, length, self.heads, -1).transpose(1, 2) for w, b in parts]
@@ -104,6 +108,12 @@ EDITS = (
     unseen(
         "dropout-dropped", "layers.0.attention.drop/dropout", ("self.drop(scores.softmax(-1))", "scores.softmax(-1)")
     ),
+    unseen(
+        "attention-fused-without-dropout",
+        "layers.0.attention/scaleddotproductattention",
+        (BY_HAND, FUSED_WITHOUT_DROPOUT),
+    ),
+    unseen("position-detached", "/detach", ("self.position\n        for", "self.position.detach()\n        for")),
     same(
         "script-rounded-otherwise",
         ("5 * torch.tanh(x / 5)", "5 * torch.tanh(x * 0.2)"),
