@@ -54,6 +54,17 @@ class Small(nn.Module):
         return self.head(self.drop(x.mean((2, 3))))
 
 
+class Made(Small):
+    """`Small` whose pass is given."""
+
+    def __init__(self, forward: Callable[..., Any]) -> None:
+        super().__init__()
+        self.calls = forward
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.calls(self, x)
+
+
 class Tampered(TorchFunctionMode):
     """Lets one call of one function give something else, in the recorded pass and in its replay.
 
