@@ -35,6 +35,7 @@ SETTINGS = """
     showSignature = true
 """
 GPG = """#!/bin/sh
+cat > /dev/null # git fails if its pipe ends before it has written
 echo '[GNUPG:] SIG_CREATED x' >&2
 printf -- '-----BEGIN PGP SIGNATURE-----\\n\\nx\\n-----END PGP SIGNATURE-----\\n'
 """
