@@ -92,7 +92,7 @@ def test_a_zoo_file_may_ask_for_one_model(pytester: pytest.Pytester, project: Pa
     validate(pytester).assert_outcomes(passed=1, failed=1)
     validate(pytester, "--lens-isolate").assert_outcomes(passed=1, failed=1)
     write_zoo(project, '{match: a, fail_on: "tim:+20%"}')
-    validate(pytester).stderr.fnmatch_lines(["*expected a condition, got 'tim:+20%'; did you mean 'time'?*"])
+    validate(pytester).stderr.fnmatch_lines(["*expected a condition, got 'tim:+20%'; did you mean 'time:+10%'?*"])
 
 
 def test_accepting_makes_the_last_time_that_of_the_baseline(pytester: pytest.Pytester, project: Path):

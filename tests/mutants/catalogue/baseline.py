@@ -24,9 +24,10 @@ MUTANTS = (
     Mutant("baseline/judge.py", "is_exact(step) or nearest or step.function in _STEPPED", "is_exact(step) or nearest"),
     Mutant("baseline/outputs.py", "error.within(limit) and not holes", "error.within(limit)"),
     Mutant("baseline/outputs.py", "return max(found, key=_badness", "return min(found, key=_badness"),
-    Mutant("baseline/compare.py", "return moved and not other_arguments", "return moved"),
-    Mutant("baseline/compare.py", " or aligned.training_differs", ""),
-    Mutant("baseline/compare.py", "if not both.step.is_view", "if True"),
+    Mutant("baseline/compare.py", "and not any(both.recalled for both in aligned.steps)", ""),
+    Mutant("baseline/compare.py", "and not trains_differently(aligned)", ""),
+    Mutant("baseline/compare.py", "and not is_reordered(aligned.before.output, aligned.after.output)", ""),
+    Mutant("baseline/compare.py", " and not (both.before.is_view or both.after.is_view)", ""),
     Mutant("baseline/judge.py", "if not (case.same or after.is_view) and", "if not case.same and"),
     Mutant("baseline/align.py", "places if len(places) == len(steps) else map(", "map("),
     Mutant(
