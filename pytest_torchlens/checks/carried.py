@@ -17,6 +17,7 @@ from pytest_torchlens.capture.looks import named_modules
 from pytest_torchlens.capture.looks import named_parameters
 from pytest_torchlens.capture.record import seed_all
 from pytest_torchlens.capture.storage import storage_key
+from pytest_torchlens.checks.held import memory_of
 from pytest_torchlens.checks.subject import Subject
 
 
@@ -44,7 +45,7 @@ def fresh_instance(subject: Subject) -> nn.Module:
     """
     model = subject.model
     fresh = _built(subject) if subject.tools.build is not None else _copied(model)
-    if shared := memory_of(fresh) & memory_of(model):
+    if shared := memory_of(fresh).keys() & memory_of(model).keys():
         raise UnseenError(f"the fresh instance shares memory with the model ({len(shared)} tensors)")
     _make_alike(fresh, model)
     blank(fresh)
@@ -68,12 +69,6 @@ def _copied(model: nn.Module) -> nn.Module:
         return copy.deepcopy(model)
     except Exception as error:
         raise UnseenError(f"no factory is known, and copying raised {type(error).__name__}: {error}") from error
-
-
-def memory_of(model: nn.Module) -> set[int]:
-    """Return the keys of the memory of parameters and buffers."""
-    every = [tensor for _, tensor in (*named_parameters(model), *named_buffers(model))]
-    return {storage_key(tensor) for tensor in every if not is_lazy(tensor) and tensor.numel()} - {0}
 
 
 def _make_alike(fresh: nn.Module, model: nn.Module) -> None:

@@ -30,6 +30,7 @@ from pytest_torchlens.checks.vacuity import dependent_outputs
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import CheckResult
 from pytest_torchlens.records import Failure
+from pytest_torchlens.records import output_name
 
 
 @dataclass
@@ -70,7 +71,7 @@ def compare_outputs(subject: Subject, outputs: Outputs, fit: Fit = whole, depend
     found = Compared()
     dependent = dependent_outputs(subject) if depend is None else depend
     for path, reference in subject.outputs.items():
-        name = f"output {path!r}" if path else "the output"
+        name = output_name(path)
         if path not in dependent:
             found.unseen.append(f"{name} does not depend on the input")
             continue
@@ -88,6 +89,18 @@ def compare_outputs(subject: Subject, outputs: Outputs, fit: Fit = whole, depend
 
 def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return (one.dtype, one.shape) == (other.dtype, other.shape) and fingerprint(one) == fingerprint(other)
+
+
+def differing_outputs(one: Outputs, other: Outputs) -> list[str]:
+    """Return the paths of the outputs that are not bit for bit the same in two runs, or that only one has."""
+    return [
+        path for path in one | other if path not in one or path not in other or not _is_same(one[path], other[path])
+    ]
+
+
+def values_at(path: str, one: Outputs, other: Outputs) -> str:
+    """Return both values of an output where they differ most; empty if only one run has it."""
+    return values_text(one[path], other[path]) if path in one and path in other else ""
 
 
 def _note(found: Compared, path: str, reference: torch.Tensor, views: list[torch.Tensor], subject: Subject) -> None:
@@ -145,7 +158,7 @@ def compare(  # noqa: PLR0913 - what ran how, and the words for it
     if found.agrees or found.worst is None:
         return results.passed(name, unseen=tuple(found.unseen), **numbers)
     path, judgement = found.worst
-    what = f"{f'output {path!r}' if path else 'the output'} differs {way}: {words_of(judgement)}"
+    what = f"{output_name(path)} differs {way}: {words_of(judgement)}"
     parting, unseen = _parting(subject, record, fit)
     if parting.is_tie:
         return results.tie(name, _failure(subject, parting.flips[0], what, "", found), **numbers)

@@ -43,6 +43,7 @@ from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import CheckResult
 from pytest_torchlens.records import CheckStatus
 from pytest_torchlens.records import Failure
+from pytest_torchlens.records import output_name
 
 NAME = "compile"
 _ADVICE = (
@@ -122,7 +123,7 @@ class _Check:
         self._numbers |= {"error": worst.error, "reference_error": worst.reference_error, "limit": worst.limit}
         if worst.within:
             return None
-        what = f"{f'output {path!r}' if path else 'the output'} differs {self._way}: {words_of(worst)}"
+        what = f"{output_name(path)} differs {self._way}: {words_of(worst)}"
         return self._located(Failure(message=what, values=found.values, advice=_ADVICE), self.subject.history, path)
 
     def _gradients_differ(self) -> CheckResult | None:

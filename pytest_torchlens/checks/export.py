@@ -35,6 +35,7 @@ from pytest_torchlens.checks.vacuity import dependent
 from pytest_torchlens.history.source import is_model_file
 from pytest_torchlens.records import CheckResult
 from pytest_torchlens.records import SourcePlace
+from pytest_torchlens.records import output_name
 
 NAME = "export"
 _WAY = "when exported"
@@ -179,7 +180,7 @@ def _compare(other: Subject, program: ExportedProgram, unseen: tuple[str, ...]) 
     fields |= {"error": worst.error, "reference_error": worst.reference_error, "limit": worst.limit}
     if worst.within:
         return results.passed(NAME, unseen=unseen, **fields)
-    what = f"{f'output {path!r}' if path else 'the output'} differs {_WAY}: {words_of(worst)}"
+    what = f"{output_name(path)} differs {_WAY}: {words_of(worst)}"
     number, values, more = _place(other, module, path)
     failure = results.failure_at(other.history, number, what, _ADVICE, values=values or found.values)
     return results.failed(NAME, failure, unseen=(*unseen, *more), **fields)

@@ -96,9 +96,14 @@ def listed(names: list[str], most: int = 3) -> str:
 
 def memory_shared(model: nn.Module) -> frozenset[frozenset[str]]:
     """Return the groups of parameters and buffers that have the same memory."""
+    return frozenset(frozenset(names) for names in memory_of(model).values() if len(names) > 1)
+
+
+def memory_of(model: nn.Module) -> dict[int, set[str]]:
+    """Return the names of the parameters and buffers in each memory, by its key."""
     groups = defaultdict(set)
     with torch._C.DisableTorchFunction():
         for name, tensor in (*named_parameters(model, duplicates=True), *named_buffers(model, duplicates=True)):
             if not is_lazy(tensor) and tensor.numel():
                 groups[storage_key(tensor)].add(name)
-    return frozenset(frozenset(names) for key, names in groups.items() if key and len(names) > 1)
+    return {key: names for key, names in groups.items() if key}

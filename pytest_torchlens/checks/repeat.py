@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from pytest_torchlens.capture import fingerprint
+from pytest_torchlens.checks.compare import differing_outputs
+from pytest_torchlens.checks.compare import values_at
 from pytest_torchlens.checks.inputs import other_inputs
 from pytest_torchlens.checks.places import differing
 from pytest_torchlens.checks.results import failed
@@ -22,6 +23,7 @@ from pytest_torchlens.checks.subject import Subject
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import CheckResult
 from pytest_torchlens.records import Failure
+from pytest_torchlens.records import output_name
 
 NAME = "repeat"
 _STATEFUL = "the second call reads what the first one left in the model"
@@ -44,7 +46,7 @@ def run(subject: Subject) -> CheckResult:
     (first, state), (second, second_state) = runs
     if not first and not second:
         raise NotApplicableError("its output holds no tensor to compare")
-    differ = [path for path in first | second if _digest(first, path) != _digest(second, path)]
+    differ = differing_outputs(first, second)
     changed = [name for name in state | second_state if state.get(name) != second_state.get(name)]
     if not differ and not changed:
         _share(subject, in_a_row, first, between)
@@ -87,19 +89,14 @@ def _alone(subject: Subject) -> _Run:
         return call(), subject.state()
 
 
-def _digest(outputs: Outputs, path: str) -> str:
-    tensor = outputs.get(path)
-    return "" if tensor is None else f"{tensor.dtype}{tuple(tensor.shape)}{fingerprint(tensor)}"
-
-
 def _failure(subject: Subject, runs: list[_Run], differ: list[str], changed: list[str], in_a_row: bool) -> CheckResult:
     is_random = bool(differ) and not (in_a_row and _repeats_from_the_start(subject, runs[0][0]))
     if not differ:
         message = f"a second call changes {', '.join(changed[:3])} once more, in {_mode(subject)} mode"
         return failed(NAME, Failure(message=message, advice=_KEEP), compared=len(changed), unit="states")
-    what = f"{_named(differ[0])} differs in a second call"
+    what = f"{output_name(differ[0])} differs in a second call"
     failure = _place(subject, what, in_a_row and not is_random)
-    values = failure.values or _values(runs, differ[0])
+    values = failure.values or values_at(differ[0], *(outputs for outputs, _ in runs))
     cause = _RANDOM if is_random else _STATEFUL + (f": {', '.join(changed[:3])} changed" if changed else "")
     return failed(
         NAME,
@@ -121,19 +118,9 @@ def _mode(subject: Subject) -> str:
     return "train" if subject.is_training else "eval"
 
 
-def _named(path: str) -> str:
-    return f"output {path!r}" if path else "the output"
-
-
-def _values(runs: list[_Run], path: str) -> str:
-    first, second = (outputs.get(path) for outputs, _ in runs)
-    return "" if first is None or second is None else values_text(first, second)
-
-
 def _repeats_from_the_start(subject: Subject, first: Outputs) -> bool:
     """Return whether a call from the state of the first one gives what that gave."""
-    again = subject.call(way="called again")
-    return all(_digest(first, path) == _digest(again, path) for path in first | again)
+    return not differing_outputs(first, subject.call(way="called again"))
 
 
 def _place(subject: Subject, what: str, in_a_row: bool) -> Failure:

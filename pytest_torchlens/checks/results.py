@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import traceback
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from pytest_torchlens.capture import Call
 from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.source import is_model_code
@@ -44,21 +44,12 @@ def failure_at(
     """Return a failure at call `number` of a recorded pass; None where the call is not known."""
     if history is None or number is None:
         return Failure(message=message, advice=advice, **fields)
-    call = history.recording.calls[number]
-    place = place_of(call)
-    return Failure(
-        operation=history.label(number),
-        message=message,
-        advice=advice,
-        source_line=str(place or ""),
-        source_place=place,
-        **fields,
-    )
+    place = source_place(history.recording.calls[number])
+    return replace(_at_line(place, message, advice, **fields), operation=history.label(number))
 
 
-def place_of(call: Call) -> SourcePlace | None:
-    """Return the line of the model's code that made a call."""
-    return source_place(call)
+def _at_line(place: SourcePlace | None, message: str, advice: str, **fields: Any) -> Failure:
+    return Failure(message=message, advice=advice, source_line=str(place or ""), source_place=place, **fields)
 
 
 def failure_of_raise(history: ModelHistory | None, error: ModelRaisedError, advice: str = "") -> Failure:
@@ -69,7 +60,7 @@ def failure_of_raise(history: ModelHistory | None, error: ModelRaisedError, advi
     place = (
         SourcePlace(frames[-1].f_code.co_filename, frames[-1].f_lineno, frames[-1].f_code.co_name) if frames else None
     )
-    return Failure(message=str(error), advice=advice, source_line=str(place or ""), source_place=place)
+    return _at_line(place, str(error), advice)
 
 
 def values_text(one: torch.Tensor, other: torch.Tensor) -> str:
@@ -108,15 +99,8 @@ def failure_at_line(
     history: ModelHistory, place: SourcePlace | None, message: str, advice: str = "", **fields: Any
 ) -> Failure:
     """Return a failure at the first operation of a recorded pass that a line made; at the line, if it made none."""
+    line = place and (place.file, place.line)
     for number, call in enumerate(history.recording.calls):
-        if (
-            place is not None
-            and (made := place_of(call))
-            and (made.file, made.line)
-            == (
-                place.file,
-                place.line,
-            )
-        ):
+        if line and (made := source_place(call)) and (made.file, made.line) == line:
             return failure_at(history, number, message, advice, **fields)
-    return Failure(message=message, advice=advice, source_line=str(place or ""), source_place=place, **fields)
+    return _at_line(place, message, advice, **fields)

@@ -41,6 +41,7 @@ from pytest_torchlens.checks.vacuity import dependent_in_batch
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import CheckResult
 from pytest_torchlens.records import Failure
+from pytest_torchlens.records import output_name
 from pytest_torchlens.replay import Player
 
 NAME = "rows"
@@ -65,7 +66,7 @@ def run(subject: Subject, size: int = 2, dim: int = 0) -> CheckResult:
     if note := _only_rounding(given, examples, found, size, fits):
         return results.passed(NAME, found.count, notes=(note,), **fields)
     path, (one, two) = next(iter(found.differ.items()))
-    what = f"the first row of {f'output {path!r}' if path else 'the output'} changes when the other rows change"
+    what = f"the first row of {output_name(path)} changes when the other rows change"
     failure, unseen = _failure(given, examples, size, what, path, values_text(one, two))
     return results.failed(NAME, failure, compared=found.count, **fields | {"unseen": (*found.unseen, *unseen)})
 
@@ -110,7 +111,7 @@ class _Found:
 def _compare(plain: Outputs, others: Outputs, fits: Fits, depend: set[str]) -> _Found:
     found = _Found()
     for path, output in plain.items():
-        name, other = f"output {path!r}" if path else "the output", others.get(path)
+        name, other = output_name(path), others.get(path)
         rows = fits(path, output)
         if path not in depend:
             found.unseen.append(f"{name} does not depend on the input")

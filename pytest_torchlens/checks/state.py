@@ -32,18 +32,17 @@ from pytest_torchlens.checks.carried import load
 from pytest_torchlens.checks.carried import load_from_meta
 from pytest_torchlens.checks.carried import through_safetensors
 from pytest_torchlens.checks.catalog import split_names
+from pytest_torchlens.checks.compare import differing_outputs
+from pytest_torchlens.checks.compare import values_at
 from pytest_torchlens.checks.held import changed_values
-from pytest_torchlens.checks.held import digest_of
 from pytest_torchlens.checks.held import held_values
 from pytest_torchlens.checks.held import listed
 from pytest_torchlens.checks.held import memory_shared
 from pytest_torchlens.checks.places import differing
 from pytest_torchlens.checks.results import failure_at
-from pytest_torchlens.checks.results import values_text
 from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import OutOfTimeError
-from pytest_torchlens.checks.subject import Outputs
 from pytest_torchlens.checks.subject import Subject
 from pytest_torchlens.checks.unpickled import Answer
 from pytest_torchlens.checks.unpickled import answer_of
@@ -52,6 +51,7 @@ from pytest_torchlens.checks.unpickled import steps_of
 from pytest_torchlens.checks.unpickled import unpicklable
 from pytest_torchlens.records import CheckResult
 from pytest_torchlens.records import Failure
+from pytest_torchlens.records import output_name
 
 NAME = "state"
 _SAVE = (
@@ -78,7 +78,7 @@ def run(subject: Subject, ways: str = "") -> CheckResult:
     """Carry the model in all ways, or those named, and compare the outputs bit for bit."""
     if not subject.outputs:
         raise NotApplicableError("its output holds no tensor to compare")
-    if _differing(subject.outputs, subject.call()):
+    if differing_outputs(subject.outputs, subject.call()):
         raise NotApplicableError("two plain calls differ already; the check 'repeat' says where")
     seen, wanted = _Seen(), split_names([ways]) or tuple(_WAYS)
     loads = [way for way in _LOADS if way in wanted]
@@ -145,7 +145,7 @@ def _check_blank(subject: Subject, fresh: nn.Module) -> None:
         outputs = subject.of(fresh).call(way="with other weights")
     except ModelRaisedError:
         return
-    if not _differing(subject.outputs, outputs):
+    if not differing_outputs(subject.outputs, outputs):
         raise UnseenError("the output does not depend on what the state_dict holds")
 
 
@@ -238,7 +238,7 @@ def _compared_with_child(subject: Subject, found: Answer) -> Failure | None:
     way = "of the pickled model in another process"
     if broken := _broken(memory_shared(subject.model), found.shared):
         return Failure(message=f"{broken} {way}", advice=_PICKLE)
-    paths = _differing(subject.outputs, found.outputs)
+    paths = differing_outputs(subject.outputs, found.outputs)
     if not paths:
         return None
     history = subject.history
@@ -246,8 +246,10 @@ def _compared_with_child(subject: Subject, found: Answer) -> Failure | None:
     number = next((at for at, (one, two) in enumerate(zip(own, found.steps, strict=False)) if one != two), None)
     lost = changed_values(held_values(subject.model), found.held or {})
     cause = f"not carried: {listed(lost)}" if lost else "all values were carried: something outside the model differs"
-    what = f"{_named(paths[0])} {way} is another one"
-    return failure_at(history, number, what, _PICKLE, values=_values(subject, found.outputs, paths[0]), cause=cause)
+    what = f"{output_name(paths[0])} {way} is another one"
+    return failure_at(
+        history, number, what, _PICKLE, values=values_at(paths[0], subject.outputs, found.outputs), cause=cause
+    )
 
 
 # -- comparison ------------------------------------------------------------------------------------------------------
@@ -262,15 +264,15 @@ def _compared(subject: Subject, other: nn.Module, way: str, advice: str) -> Fail
         lost = _lost(subject, other)
         failure = results.failure_of_raise(None, error, advice)
         return replace(failure, cause=f"not carried: {listed(lost)}" if lost else "")
-    paths = _differing(subject.outputs, outputs)
+    paths = differing_outputs(subject.outputs, outputs)
     if not paths:
         broken = _broken(memory_shared(subject.model), memory_shared(other))
         return Failure(message=f"{broken} {way}", advice=_TIE) if broken else None
     lost = _proven(subject, other, _lost(subject, other))
     cause = f"not carried: {listed(lost)}" if lost else "no value that differs was found: it may be in a closure"
-    what = f"{_named(paths[0])} {way} is another one"
+    what = f"{output_name(paths[0])} {way} is another one"
     number = _first_differing(subject, other)
-    values = _values(subject, outputs, paths[0])
+    values = values_at(paths[0], subject.outputs, outputs)
     return failure_at(subject.history, number, what, advice, values=values, cause=cause)
 
 
@@ -294,7 +296,7 @@ def _proven(subject: Subject, other: nn.Module, names: list[str]) -> list[str]:
                 outputs = subject.of(other).call() if done else {}
             except (ModelRaisedError, OutOfTimeError):
                 continue
-            if outputs and not _differing(subject.outputs, outputs):
+            if outputs and not differing_outputs(subject.outputs, outputs):
                 return [name]
     return names
 
@@ -331,23 +333,6 @@ def _broken(before: frozenset[frozenset[str]], after: frozenset[frozenset[str]])
             one, two, *_ = sorted(group)
             return f"{one!r} and {two!r} are tied (they share memory), and no longer"
     return ""
-
-
-def _differing(one: Outputs, other: Outputs) -> list[str]:
-    return [
-        path
-        for path in one | other
-        if path not in one or path not in other or digest_of(one[path]) != digest_of(other[path])
-    ]
-
-
-def _values(subject: Subject, outputs: Outputs, path: str) -> str:
-    one, other = subject.outputs.get(path), outputs.get(path)
-    return "" if one is None or other is None else values_text(one, other)
-
-
-def _named(path: str) -> str:
-    return f"output {path!r}" if path else "the output"
 
 
 _LOADS: dict[str, Callable[[Subject, nn.Module, _Seen], Failure | None]] = {

@@ -15,6 +15,8 @@ from torch import nn
 
 from pytest_torchlens.capture.looks import named_buffers
 from pytest_torchlens.capture.looks import named_modules
+from pytest_torchlens.checks.compare import differing_outputs
+from pytest_torchlens.checks.compare import values_at
 from pytest_torchlens.checks.held import changed_values
 from pytest_torchlens.checks.held import digest_of
 from pytest_torchlens.checks.held import held_values
@@ -25,7 +27,6 @@ from pytest_torchlens.checks.places import differing
 from pytest_torchlens.checks.results import failed
 from pytest_torchlens.checks.results import failure_at
 from pytest_torchlens.checks.results import passed
-from pytest_torchlens.checks.results import values_text
 from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import OutOfTimeError
@@ -34,6 +35,7 @@ from pytest_torchlens.checks.subject import Subject
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import CheckResult
 from pytest_torchlens.records import Failure
+from pytest_torchlens.records import output_name
 
 NAME = "train-eval"
 _STATISTICS = re.compile(r"running_\w+|num_batches_tracked|\w*_[uv]|(min|max)_val")
@@ -144,14 +146,6 @@ def _other_seed(subject: Subject) -> Iterator[None]:
         subject.seed = seed
 
 
-def _differing(one: Outputs, other: Outputs) -> list[str]:
-    return [path for path in one | other if path not in one or path not in other or _differs(one[path], other[path])]
-
-
-def _differs(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return digest_of(one) != digest_of(other)
-
-
 # -- what may be wrong, the most telling first -----------------------------------------------------------------------
 
 
@@ -165,13 +159,11 @@ def _wrong_mode(look: _Look) -> Failure | None:
 
 def _random(subject: Subject, look: _Look) -> Failure | None:
     """Return that two calls in eval mode differ, with the operation that makes the difference."""
-    paths = _differing(look.first, look.reseeded) or _differing(look.first, look.again)
+    paths = differing_outputs(look.first, look.reseeded) or differing_outputs(look.first, look.again)
     if not paths:
         return None
-    what = f"{_named(paths[0])} differs in two calls in eval mode"
-    one, other = (outputs.get(paths[0]) for outputs in (look.first, look.reseeded))
-    values = "" if one is None or other is None else values_text(one, other)
-    return _place(subject, what, values)
+    what = f"{output_name(paths[0])} differs in two calls in eval mode"
+    return _place(subject, what, values_at(paths[0], look.first, look.reseeded))
 
 
 def _place(subject: Subject, what: str, values: str) -> Failure:
@@ -210,12 +202,11 @@ def _left(look: _Look) -> Failure | None:
 
 
 def _other_output(subject: Subject, look: _Look) -> Failure | None:
-    paths = _differing(look.first, look.back)
+    paths = differing_outputs(look.first, look.back)
     if not paths:
         return None
-    what = f"{_named(paths[0])} in eval mode is another one after a pass in train mode, with the former statistics"
-    one, other = (outputs.get(paths[0]) for outputs in (look.first, look.back))
-    values = "" if one is None or other is None else values_text(one, other)
+    what = f"{output_name(paths[0])} in eval mode is another one after a pass in train mode, with the former statistics"
+    values = values_at(paths[0], look.first, look.back)
     try:
         number, history = _first_after_training(subject)
     except OutOfTimeError:
@@ -236,10 +227,6 @@ def _first_after_training(subject: Subject) -> tuple[int | None, ModelHistory | 
         _put_back(model, statistics)
         pair = next(differing(one, run_recorded()), None)
     return (pair.one, one) if pair is not None else (None, None)
-
-
-def _named(path: str) -> str:
-    return f"output {path!r}" if path else "the output"
 
 
 def _notes(model: nn.Module, look: _Look) -> Iterator[str]:

@@ -7,17 +7,16 @@ that tensors share.
 from __future__ import annotations
 
 import io
-import random
 from dataclasses import dataclass
 from typing import Any
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import nn
 
 from pytest_torchlens.capture import ambient
 from pytest_torchlens.capture import record
+from pytest_torchlens.capture.generators import Generators
 from pytest_torchlens.checks.held import held_values
 from pytest_torchlens.checks.held import memory_shared
 from pytest_torchlens.checks.subject import Outputs
@@ -69,8 +68,7 @@ def pickled(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], see
     Exception
         Whatever pickling raises.
     """
-    states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002 - models draw from it
-    head = _saved({"settings": ambient.current(), "seed": seed, "states": states})
+    head = _saved({"settings": ambient.current(), "seed": seed, "generators": Generators()})
     return len(head).to_bytes(_LENGTH, "big") + head + _saved((model, args, kwargs))
 
 
@@ -83,7 +81,7 @@ def answer(content: bytes) -> bytes:
         model, args, kwargs = _loaded(content[start:])
         found.loaded = True
         found.held, found.shared = held_values(model), memory_shared(model)
-        _set_generators(*job["states"])
+        job["generators"].restore()
         with ambient.in_force(job["settings"]):
             recording = record(model, args, kwargs, seed=job["seed"])
         found.outputs = outputs_of(recording.output)
@@ -123,12 +121,6 @@ def unpicklable(model: nn.Module) -> str:
                 path = f"{address}.{name}" if address else name
                 return f"attribute {path!r} of {type(module).__name__}"
     return ""
-
-
-def _set_generators(torch_state: torch.Tensor, numpy_state: Any, python_state: Any) -> None:
-    torch.set_rng_state(torch_state)
-    np.random.set_state(numpy_state)  # noqa: NPY002 - as above
-    random.setstate(python_state)
 
 
 def _saved(value: Any) -> bytes:

@@ -40,6 +40,7 @@ from pytest_torchlens.records.merged import roll_edges
 from pytest_torchlens.records.names import address_of
 from pytest_torchlens.records.names import close
 from pytest_torchlens.records.names import nearest
+from pytest_torchlens.records.names import output_name
 from pytest_torchlens.records.names import pass_of
 from pytest_torchlens.records.operation import Edge
 from pytest_torchlens.records.operation import EscapeRecord
@@ -127,6 +128,7 @@ __all__ = [
     "from_json",
     "merge",
     "nearest",
+    "output_name",
     "pass_label",
     "pass_of",
     "replacing",

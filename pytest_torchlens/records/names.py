@@ -1,10 +1,15 @@
-"""Addresses in the names of module calls, and hints for misspelled words."""
+"""Names of outputs, addresses in the names of module calls, and hints for misspelled words."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Container
 from collections.abc import Iterable
+
+
+def output_name(path: str) -> str:
+    """Return how a message names the tensor at a path in what a model returns; ``""`` is the path of a lone one."""
+    return f"output {path!r}" if path else "the output"
 
 
 def address_of(call: str, known: Container[str]) -> str:

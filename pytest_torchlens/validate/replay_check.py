@@ -31,6 +31,7 @@ from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.records import Status
+from pytest_torchlens.records import output_name
 from pytest_torchlens.replay import Player
 from pytest_torchlens.replay.calls import Listener
 from pytest_torchlens.replay.calls import mode_of
@@ -378,8 +379,9 @@ class ReplayCheck:
             value = value_of(output)
             self._score.checked += 1
             if not player.has(value.slot) or (fingerprint(player.at(value.slot)) != digest and not _is_fake(digest)):
-                name = f"output {path!r}" if path else "the output"
-                self._fail(value.call, f"{name} of the replayed graph differs from what the model returned")
+                self._fail(
+                    value.call, f"{output_name(path)} of the replayed graph differs from what the model returned"
+                )
 
     def final_states(self, player: Player) -> None:
         """Compare overwritten buffers, parameters and inputs with their recorded final states."""

@@ -31,6 +31,7 @@ from pytest_torchlens.capture.wrappers import Wrap
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.records import Status
 from pytest_torchlens.records import Unproven
+from pytest_torchlens.records import output_name
 from pytest_torchlens.validate.score import Where
 
 NOTHING_RAN = "no operation ran, so there was nothing to prove"
@@ -169,7 +170,7 @@ def _independent_outputs(recording: Recording, where: Where, from_inputs: Reach)
             number = value_of(read).call
             kind = _kind_without_values(value_of(read))
             lack = f"is among the {kind}, without values" if kind else "depends on no input in the recorded graph"
-            message = f"{f'output {path!r}' if path else 'the output'} {lack}"
+            message = f"{output_name(path)} {lack}"
             known = 0 <= number < len(recording.calls)  # a record that fails may lack the call
             yield _at(number, message, where) if known else Unproven(message=message)
 

@@ -18,6 +18,16 @@ from pytest_torchlens.records import CheckResult
 from pytest_torchlens.validate.state import ModelState
 
 
+class TwoLayers(nn.Module):
+    """Two linear layers with seeded weights, for a forward of a test's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(8, 8)
+        self.last = nn.Linear(8, 4)
+
+
 def subject_of(model: nn.Module, *args: Any, seed: int | None = 0, **kwargs: Any) -> Subject:
     """Return a subject of these inputs."""
     return Subject(model, args, kwargs, tools=Tools(snapshot=ModelState), seed=seed)

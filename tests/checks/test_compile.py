@@ -16,6 +16,7 @@ from pytest_torchlens.checks.pieces import Difference
 from pytest_torchlens.checks.pieces import smallest
 from pytest_torchlens.checks.pieces import unexplained
 from pytest_torchlens.records import CheckStatus
+from tests.checks.subjects import TwoLayers
 from tests.checks.subjects import check
 from tests.checks.subjects import line_of
 from tests.checks.subjects import subject_of
@@ -75,14 +76,8 @@ register_backend(refuses_sin, name="lens_test_refuses")  # type: ignore[arg-type
 register_backend(interpreted, name="lens_test_gradient")  # type: ignore[arg-type]
 
 
-class Waves(nn.Module):
+class Waves(TwoLayers):
     """Layers with a tanh, a sine and a cosine between them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.first = nn.Linear(8, 8)
-        self.last = nn.Linear(8, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.first(x).relu()

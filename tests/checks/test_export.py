@@ -5,6 +5,7 @@ from torch import nn
 
 from pytest_torchlens.checks.export import run
 from pytest_torchlens.records import CheckStatus
+from tests.checks.subjects import TwoLayers
 from tests.checks.subjects import check
 from tests.checks.subjects import line_of
 from tests.checks.subjects import subject_of
@@ -12,14 +13,8 @@ from tests.checks.subjects import subject_of
 X = torch.rand(2, 8, generator=torch.Generator().manual_seed(0))
 
 
-class Waves(nn.Module):
+class Waves(TwoLayers):
     """Layers with waves between them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.first = nn.Linear(8, 8)
-        self.last = nn.Linear(8, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.last(self.first(x).sin())  # type: ignore[no-any-return]
