@@ -28,7 +28,6 @@ from pytest_torchlens.checks.gradient_flow import values_of
 from pytest_torchlens.checks.held import listed
 from pytest_torchlens.checks.inputs import other_inputs
 from pytest_torchlens.checks.modes import in_train_mode
-from pytest_torchlens.checks.modes import modes_kept
 from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import OutOfTimeError
@@ -147,7 +146,7 @@ def _backward(
         If the backward pass raises.
     """
     options = SaveOptions(detach=True, gradients=True) if save else False
-    with modes_kept(subject.model), subject.recordings(save=options) as run_recorded:
+    with subject.recordings(save=options) as run_recorded:
         if training:
             subject.model.train()
             history, why = in_train_mode(subject, run_recorded)

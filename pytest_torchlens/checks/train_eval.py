@@ -22,7 +22,6 @@ from pytest_torchlens.checks.held import digest_of
 from pytest_torchlens.checks.held import held_values
 from pytest_torchlens.checks.held import listed
 from pytest_torchlens.checks.modes import in_train_mode
-from pytest_torchlens.checks.modes import modes_kept
 from pytest_torchlens.checks.places import differing
 from pytest_torchlens.checks.results import failed
 from pytest_torchlens.checks.results import failure_at
@@ -66,7 +65,7 @@ class _Look:
 
 def run(subject: Subject) -> CheckResult:
     """Call the model in eval mode, in train mode, and in eval mode again."""
-    with modes_kept(subject.model), subject.runs() as call:
+    with subject.runs() as call:
         look = _look(subject, call)
     if not look.first:
         raise NotApplicableError("its output holds no tensor to compare")
@@ -179,7 +178,7 @@ def _place(subject: Subject, what: str, values: str) -> Failure:
 
 
 def _recorded(subject: Subject) -> tuple[ModelHistory, ModelHistory]:
-    with modes_kept(subject.model), subject.recordings(way="in eval mode") as run_recorded:
+    with subject.recordings(way="in eval mode") as run_recorded:
         subject.model.eval()
         one = run_recorded()
         with _other_seed(subject):
@@ -217,7 +216,7 @@ def _other_output(subject: Subject, look: _Look) -> Failure | None:
 def _first_after_training(subject: Subject) -> tuple[int | None, ModelHistory | None]:
     """Return the first operation that differs in eval mode before and after a pass in train mode."""
     model = subject.model
-    with modes_kept(model), subject.recordings(way="in eval mode") as run_recorded:
+    with subject.recordings(way="in eval mode") as run_recorded:
         model.eval()
         one = run_recorded()
         statistics = [(name, tensor, tensor.detach().clone()) for name, tensor in named_buffers(model) if _moves(name)]
