@@ -143,6 +143,8 @@ class RecordCheck:
         self, record: HistoryRecord, graph: ExpectedGraph, listed: list[ExpectedOperation], fields: ExpectedFields
     ) -> Iterator[Finding]:
         operations, logged = graph.operations, self._history.operations
+        if not operations:
+            return
         faults: list[tuple[int, str]] = []
         columns = dict(fields.columns(lookup_keys(operations, listed), record.operations))
         self.compared += len(columns) * len(operations)

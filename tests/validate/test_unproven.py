@@ -135,6 +135,22 @@ def test_a_model_without_inputs_needs_none():
     assert validate(Function(lambda: torch.arange(3) * 2)).verdict.status is Status.PASSED
 
 
+@pytest.mark.parametrize(
+    ("function", "args"),
+    [
+        (torch.broadcast_shapes, ((2, 1), (1, 3))),
+        (lambda x: None, (X,)),
+        (lambda: 3, ()),
+        (lambda x: x, (X,)),
+        (lambda text: text, ("no tensor",)),
+    ],
+    ids=["shapes alone", "no output", "a number", "its input", "text"],
+)
+def test_a_model_without_operations_has_a_record_that_can_be_read(function, args):
+    verdict = validate(Function(function), args).verdict
+    assert (verdict.status, verdict.failures) == (Status.UNPROVEN, ())
+
+
 def test_a_constant_of_numpy_that_was_there_before_is_no_detour():
     array = torch.from_numpy(TABLE.numpy())
     assert is_foreign(array)
