@@ -148,7 +148,7 @@ def test_a_model_without_inputs_needs_none():
 )
 def test_a_model_without_operations_has_a_record_that_can_be_read(function, args):
     verdict = validate(Function(function), args).verdict
-    assert (verdict.status, verdict.failures) == (Status.UNPROVEN, ())
+    assert (verdict.status, verdict.failed_parts) == (Status.UNPROVEN, ())
 
 
 def test_a_constant_of_numpy_that_was_there_before_is_no_detour():
