@@ -130,6 +130,12 @@ CHECKS: tuple[BuiltInCheck, ...] = (
         12,
         {**_DIM, "dynamic": FLAG},
     ),
+    BuiltInCheck(
+        "causal",
+        "The output at a position reads no input after it: bit for bit.",
+        4,
+        {"ids": TEXT, "dim": whole(0)},
+    ),
 )
 """In the order in which they run."""
 COMMON_OPTIONS = {"seconds": POSITIVE, "xfail": TEXT}
