@@ -78,13 +78,19 @@ def compare_outputs(subject: Subject, outputs: Outputs, fit: Fit = whole, depend
         other = outputs.get(path)
         views = [] if other is None else list(fit(other, reference))
         if not views:
-            shape = "none" if other is None else f"shape {tuple(other.shape)}"
-            found.unseen.append(f"{name} has {shape} then, and shape {tuple(reference.shape)} in the plain run")
+            found.unseen.append(f"{name} has {_unfit(other, reference)}")
             continue
         found.count += 1
         if not any(_is_same(view, reference) for view in views):
             _note(found, path, reference, views, subject)
     return found
+
+
+def _unfit(other: torch.Tensor | None, reference: torch.Tensor) -> str:
+    if other is not None and other.shape == reference.shape:
+        return "no positions of the sequence"
+    shape = "none" if other is None else f"shape {tuple(other.shape)}"
+    return f"{shape} then, and shape {tuple(reference.shape)} in the plain run"
 
 
 def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -11,7 +11,9 @@ import torch
 from torch import nn
 
 from pytest_torchlens.capture.looks import named_modules
+from pytest_torchlens.checks.inputs import first_example
 from pytest_torchlens.checks.inputs import other_values
+from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import Subject
 
@@ -218,3 +220,23 @@ def positions_of(model: nn.Module, name: str = "") -> str:
     """Return the argument that takes positions; empty if forward has none."""
     name = name or _POSITIONS
     return name if takes(model, name) else ""
+
+
+def of_one_example(subject: Subject, dim: int) -> Subject:
+    """Return the subject with the first of its examples, where these are in the first dimension."""
+    named = by_name(subject)
+    return first_example(named, 0) if dim else named
+
+
+def with_positions(sequence: Sequence, name: str) -> Sequence:
+    """Return a sequence with its positions among the arguments, if the model takes them so."""
+    if not name or name in sequence.subject.kwargs:
+        return sequence
+    batch = sequence.tensor.size(0) if sequence.dim else 1
+    counted = torch.arange(sequence.length, device=sequence.tensor.device).expand(batch, -1)
+    placed = sequence.of(sequence.subject.kwargs | {name: counted.clone()})
+    try:
+        _ = placed.subject.outputs
+    except ModelRaisedError:
+        return sequence
+    return placed

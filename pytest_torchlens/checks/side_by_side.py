@@ -195,8 +195,10 @@ class _SideBySide:
         view, judgement = found
         call = self._reference.calls[number]
         is_inherited = any(id(value_of(read)) in self._unexplained for _, read in edges_in(call))
-        place = Place(number, judgement, values_text(output, view), _cause(output, judgement, own_error, mate_error))
-        if not is_inherited and (is_discrete(output) or call.info.layer_type in _STEPS):
+        decides = _reads_rounded(call) and (is_discrete(output) or call.info.layer_type in _STEPS)
+        cause = _DECISION if decides else _cause(output, judgement, own_error, mate_error)
+        place = Place(number, judgement, values_text(output, view), cause)
+        if decides and not is_inherited:
             if number in self._leading:
                 self._parting.flips.append(place)
             view.copy_(output)
@@ -215,9 +217,13 @@ class _SideBySide:
         return len(self._reference.outputs) == len(self._other.outputs)
 
 
+def _reads_rounded(call: Call) -> bool:
+    """Return whether a call reads values that are rounded: what whole numbers alone decide, rounding does not."""
+    kinds = (value_of(read).dtype for _, read in edges_in(call))
+    return any(kind.is_floating_point or kind.is_complex for kind in kinds)
+
+
 def _cause(output: torch.Tensor, judgement: Judgement, own: float | None, mate: float | None) -> str:
-    if is_discrete(output):
-        return "a decision fell the other way"
     if own is not None and mate is not None and mate > factor(output) * own + FLOOR * eps_of(output):
         return f"the operation itself rounds more: its own error is {mate:.1e} of the RMS, {own:.1e} in the plain run"
     if judgement.excess > _JUMP:
@@ -225,6 +231,7 @@ def _cause(output: torch.Tensor, judgement: Judgement, own: float | None, mate: 
     return "no single operation errs: the difference has grown from operation to operation, and passes the limit here"
 
 
+_DECISION = "a decision fell the other way"
 _JUMP = 10.0
 """An error so many times as large as explained has not grown from rounding alone."""
 
