@@ -149,6 +149,12 @@ CHECKS: tuple[BuiltInCheck, ...] = (
         10,
         {**_SEQUENCE, "mask": TEXT, "positions": TEXT, "sides": _some_of("left", "right")},
     ),
+    BuiltInCheck(
+        "cache",
+        "Prefill and decode with a cache give what one pass over the whole gives, but for rounding.",
+        8,
+        {**_SEQUENCE, "cache": TEXT, "kinds": _some_of("dynamic", "static")},
+    ),
 )
 """In the order in which they run."""
 COMMON_OPTIONS = {"seconds": POSITIVE, "xfail": TEXT}

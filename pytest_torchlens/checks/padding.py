@@ -85,6 +85,8 @@ class _Padder:
         if given.length <= 2 * _PADDED:
             few = f"the sequence has {given.length} positions, too few: {2 * _PADDED + 1} are needed"
             raise NotApplicableError(few)
+        if draws := given.subject.draws:
+            raise NotApplicableError(f"the model draws random numbers ({draws}), and others for another length")
         whole = Sequence(dependent(given.subject), given.name, dim)
         part = whole.of(whole.part(0, whole.length - _PADDED))
         self._mask = mask
