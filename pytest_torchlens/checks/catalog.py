@@ -155,6 +155,17 @@ CHECKS: tuple[BuiltInCheck, ...] = (
         8,
         {**_SEQUENCE, "cache": TEXT, "kinds": _some_of("dynamic", "static")},
     ),
+    BuiltInCheck(
+        "packed",
+        "Sequences packed in one, with positions that begin anew, give what each gives alone.",
+        12,
+        {**_SEQUENCE, "positions": TEXT},
+    ),
+    BuiltInCheck(
+        "attention",
+        "Eager attention and each kernel that the device has give the same, but for rounding.",
+        8,
+    ),
 )
 """In the order in which they run."""
 COMMON_OPTIONS = {"seconds": POSITIVE, "xfail": TEXT}
