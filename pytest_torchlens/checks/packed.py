@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.checks.compare import compare
 from pytest_torchlens.checks.compare import passed_all
 from pytest_torchlens.checks.positions import Region
@@ -18,7 +19,6 @@ from pytest_torchlens.checks.sequences import says_causal
 from pytest_torchlens.checks.sequences import takes
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import Subject
-from pytest_torchlens.checks.tolerance import judge
 from pytest_torchlens.checks.vacuity import dependent
 from pytest_torchlens.checks.vacuity import dependent_outputs
 from pytest_torchlens.records import CheckResult
@@ -56,7 +56,7 @@ def run(subject: Subject, ids: str = "", dim: int = 1, positions: str = "") -> C
         alone = _placed(whole.of(whole.part(start, length)), name, length)
         region = Region(start, length, whole.length)
         if number:
-            _must_mix(_placed(whole, name, whole.length), alone, region)
+            _must_mix(whole, name, alone, region)
         way = f"packed, as the {('first', 'second')[number]} of two sequences"
         result = _compared(alone, packed, region, way)
         if result.status is not CheckStatus.PASSED:
@@ -83,13 +83,13 @@ def _compared(alone: Subject, packed: Subject, region: Region, way: str) -> Chec
     return compare(NAME, alone, outputs, lambda: packed.history, way, _ADVICE, fit=region.fit_positions, depend=depend)
 
 
-def _must_mix(plain: Subject, alone: Subject, region: Region) -> None:
-    """Raise unless the second sequence gives something else as the rest of one long sequence."""
+def _must_mix(whole: Sequence, name: str, alone: Subject, region: Region) -> None:
+    """Raise unless the second sequence, as the rest of a long one, depends on the first."""
+    plain = _placed(whole, name, whole.length)
+    changed = plain.call((), plain.kwargs | {whole.name: whole.with_others(0, region.start)[whole.name]})
     for path, one in alone.outputs.items():
-        other = plain.outputs.get(path)
-        view = None if other is None else region.of(other, one.shape)
-        if view is not None and not judge(view, one, alone.exact[path]).within:
+        views = [region.of(made[path], one.shape) for made in (plain.outputs, changed) if path in made]
+        known = [view for view in views if view is not None and view.shape != plain.outputs[path].shape]
+        if len({fingerprint(view) for view in known}) > 1:
             return
-    raise NotApplicableError(
-        "no output depends on what comes before in the sequence, so there is nothing to keep apart"
-    )
+    raise NotApplicableError("no output depends on what comes before in the sequence: there is nothing to keep apart")
