@@ -97,7 +97,7 @@ def _with_others(tensor: torch.Tensor, dim: int, start: int, length: int, seed: 
 
 def _other_tokens(part: torch.Tensor, tensor: torch.Tensor, seed: int) -> torch.Tensor:
     """Return another token of a sequence for each: a permutation would be none to a model that adds all up."""
-    known: torch.Tensor = torch.unique(tensor)  # type: ignore[no-untyped-call]
+    known: torch.Tensor = torch.unique(tensor)
     if len(known) == 1:
         raise NotApplicableError("all tokens of the sequence are the same, so none can be changed")
     generator = torch.Generator().manual_seed(seed)

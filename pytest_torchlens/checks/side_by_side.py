@@ -271,10 +271,8 @@ def _cause(output: torch.Tensor, judgement: Judgement, own: float | None, mate: 
 
 
 _ALONE = "the other run has other operations in place of this one, and they give another result"
-_ARRANGES = frozenset(
-    ["view", "reshape", "flatten", "unflatten", "transpose", "permute", "t", "contiguous", "clone", "chunk", "split"]
-    + ["getitem", "cat", "unsqueeze", "squeeze", "expand"]
-)
+_ARRANGES = frozenset(["view", "reshape", "flatten", "unflatten", "transpose", "permute", "t", "contiguous", "clone"])
+_ARRANGES |= {"chunk", "split", "getitem", "cat", "unsqueeze", "squeeze", "expand"}
 """Functions that only arrange values."""
 _DECISION = "a decision fell the other way"
 _JUMP = 10.0
