@@ -69,13 +69,20 @@ class BuiltInCheck:
 
 _DIM = {"dim": whole(0)}
 """The dimension of the batch, 0 by default."""
-_WAYS_OF_STATE = ("state_dict", "safetensors", "meta", "deepcopy", "pickle")
-_WAYS = Option(
-    f"some of {', '.join(_WAYS_OF_STATE)}, joined by commas",
-    (str,),
-    lambda text: text and set(split_names([text])) <= set(_WAYS_OF_STATE),
-    _WAYS_OF_STATE,
-)
+_SEQUENCE = {"ids": TEXT, "dim": whole(0)}
+"""The argument that holds a sequence, and its dimension of positions, 1 by default."""
+
+
+def _some_of(*words: str) -> Option:
+    """Return an option that takes some of these words, joined by commas."""
+    return Option(
+        f"some of {', '.join(words)}, joined by commas",
+        (str,),
+        lambda text: text and set(split_names([text])) <= set(words),
+        words,
+    )
+
+
 CHECKS: tuple[BuiltInCheck, ...] = (
     BuiltInCheck("repeat", "A second call gives the same output and leaves the same state.", 3),
     BuiltInCheck(
@@ -107,7 +114,7 @@ CHECKS: tuple[BuiltInCheck, ...] = (
         "state",
         "A state_dict, a copy, a pickle and safetensors carry all that the output depends on: bit for bit.",
         18,
-        {"ways": _WAYS},
+        {"ways": _some_of("state_dict", "safetensors", "meta", "deepcopy", "pickle")},
     ),
     BuiltInCheck(
         "train-eval", "Train mode and back leaves nothing but running statistics, and eval mode is not random.", 6
@@ -129,6 +136,35 @@ CHECKS: tuple[BuiltInCheck, ...] = (
         "The program of torch.export gives the same on other inputs, but for rounding.",
         12,
         {**_DIM, "dynamic": FLAG},
+    ),
+    BuiltInCheck(
+        "causal",
+        "The output at a position reads no input after it: bit for bit.",
+        4,
+        _SEQUENCE,
+    ),
+    BuiltInCheck(
+        "padding",
+        "Padded positions under the mask, left and right, change nothing at the real ones.",
+        10,
+        {**_SEQUENCE, "mask": TEXT, "positions": TEXT, "sides": _some_of("left", "right")},
+    ),
+    BuiltInCheck(
+        "cache",
+        "Prefill and decode with a cache give what one pass over the whole gives, but for rounding.",
+        8,
+        {**_SEQUENCE, "cache": TEXT, "kinds": _some_of("dynamic", "static")},
+    ),
+    BuiltInCheck(
+        "packed",
+        "Sequences packed in one, with positions that begin anew, give what each gives alone.",
+        12,
+        {**_SEQUENCE, "positions": TEXT},
+    ),
+    BuiltInCheck(
+        "attention",
+        "Eager attention and each kernel that the device has give the same, but for rounding.",
+        8,
     ),
 )
 """In the order in which they run."""

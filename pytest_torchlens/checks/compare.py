@@ -78,13 +78,19 @@ def compare_outputs(subject: Subject, outputs: Outputs, fit: Fit = whole, depend
         other = outputs.get(path)
         views = [] if other is None else list(fit(other, reference))
         if not views:
-            shape = "none" if other is None else f"shape {tuple(other.shape)}"
-            found.unseen.append(f"{name} has {shape} then, and shape {tuple(reference.shape)} in the plain run")
+            found.unseen.append(f"{name} has {_unfit(other, reference)}")
             continue
         found.count += 1
         if not any(_is_same(view, reference) for view in views):
             _note(found, path, reference, views, subject)
     return found
+
+
+def _unfit(other: torch.Tensor | None, reference: torch.Tensor) -> str:
+    if other is not None and other.shape == reference.shape:
+        return "no positions of the sequence"
+    shape = "none" if other is None else f"shape {tuple(other.shape)}"
+    return f"{shape} then, and shape {tuple(reference.shape)} in the plain run"
 
 
 def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -145,6 +151,22 @@ def compare(  # noqa: PLR0913 - what ran how, and the words for it
         Paths of the outputs that depend on the input; None to find out.
     """
     found = compare_outputs(subject, outputs, fit, depend)
+
+    def find() -> tuple[ModelHistory, Parting]:
+        return subject.history, part(subject, subject.history, record(), fit)
+
+    return conclude(name, subject, found, way, advice, find)
+
+
+def conclude(
+    name: str,
+    subject: Subject,
+    found: Compared,
+    way: str,
+    advice: str,
+    find: Callable[[], tuple[ModelHistory, Parting]],
+) -> CheckResult:
+    """Return the result of a comparison; `find` returns the history whose operations are named, and where it parts."""
     if not found.count:
         raise NotApplicableError("; ".join(found.unseen) or "its output holds no tensor to compare")
     worst = found.worst[1] if found.worst else None
@@ -159,10 +181,10 @@ def compare(  # noqa: PLR0913 - what ran how, and the words for it
         return results.passed(name, unseen=tuple(found.unseen), **numbers)
     path, judgement = found.worst
     what = f"{output_name(path)} differs {way}: {words_of(judgement)}"
-    parting, unseen = _parting(subject, record, fit)
+    history, parting, unseen = _parting(find)
     if parting.is_tie:
-        return results.tie(name, _failure(subject, parting.flips[0], what, "", found), **numbers)
-    failure = _failure(subject, parting.place, what, advice, found)
+        return results.tie(name, _failure(history, parting.flips[0], what, "", found), **numbers)
+    failure = _failure(history, parting.place, what, advice, found)
     return results.failed(name, failure, unseen=(*found.unseen, *unseen), **numbers)
 
 
@@ -183,22 +205,24 @@ def words_of(judgement: Judgement) -> str:
     return f"RMS error {judgement.error:.2g}, explained are {judgement.limit:.2g}"
 
 
-def _parting(subject: Subject, record: Callable[[], ModelHistory], fit: Fit) -> tuple[Parting, tuple[str, ...]]:
+def _parting(
+    find: Callable[[], tuple[ModelHistory, Parting]],
+) -> tuple[ModelHistory | None, Parting, tuple[str, ...]]:
     """Return where the runs part, and why that is not known."""
     try:
-        parting = part(subject, subject.history, record(), fit)
+        history, parting = find()
     except OutOfTimeError as error:
-        return Parting(), (f"where they part: {error}",)
+        return None, Parting(), (f"where they part: {error}",)
     except Exception as error:  # noqa: BLE001 - any call may raise when it is run again
-        return Parting(), (f"where they part: {type(error).__name__}: {error}",)
+        return None, Parting(), (f"where they part: {type(error).__name__}: {error}",)
     if parting.place is None and not parting.is_tie:
-        return parting, ("where they part: no operation differs by more than rounding explains",)
-    return parting, ()
+        return history, parting, ("where they part: no operation differs by more than rounding explains",)
+    return history, parting, ()
 
 
-def _failure(subject: Subject, place: Place | None, what: str, advice: str, found: Compared) -> Failure:
+def _failure(history: ModelHistory | None, place: Place | None, what: str, advice: str, found: Compared) -> Failure:
     if place is None:
         return Failure(message=what, advice=advice, values=found.values)
     return results.failure_at(
-        subject.history, place.number, what, advice, values=place.values or found.values, cause=place.cause
+        history, place.number, what, advice, values=place.values or found.values, cause=place.cause
     )

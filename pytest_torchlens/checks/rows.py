@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field
 from typing import Any
 
 import torch
 
-from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import fingerprint
-from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.checks import results
 from pytest_torchlens.checks.exact import exact_outputs
 from pytest_torchlens.checks.inputs import Arguments
@@ -26,6 +23,8 @@ from pytest_torchlens.checks.inputs import Examples
 from pytest_torchlens.checks.inputs import RefusedError
 from pytest_torchlens.checks.inputs import first_example
 from pytest_torchlens.checks.places import pairs_of
+from pytest_torchlens.checks.replays import in_step
+from pytest_torchlens.checks.replays import put_inputs
 from pytest_torchlens.checks.results import apart
 from pytest_torchlens.checks.results import values_text
 from pytest_torchlens.checks.side_by_side import ancestors
@@ -178,29 +177,12 @@ def _first_mixing(subject: Subject, history: ModelHistory, path: str, changes: l
     with torch.no_grad(), contextlib.ExitStack() as stack:
         players = [stack.enter_context(Player(recording)) for _ in range(1 + len(changes))]
         for player, change in zip(players[1:], changes, strict=True):
-            _put(player, recording, change)
-        for number, outputs in _in_step(recording, players):
+            put_inputs(player, recording, change)
+        for number, outputs in in_step(recording, players):
             subject.check_time()
             if number in leading and any(_mixes(*values) for values in zip(*outputs, strict=True)):
                 return number
     return None
-
-
-def _put(player: Player, recording: Recording, given: Arguments) -> None:
-    """Put other inputs in the place of the recorded ones."""
-    tensors = dict([*walk(given.args), *walk(given.kwargs)])
-    for source in recording.sources:
-        if source.kind == "input":
-            player.replace(source.value.slot, tensors[source.name].clone())
-
-
-def _in_step(recording: Recording, players: list[Player]) -> Iterator[tuple[int, list[tuple[torch.Tensor, ...]]]]:
-    """Run all calls with each player, and yield the outputs of each."""
-    for number, call in enumerate(recording.calls):
-        played: list[Any] = [player.play(number, call, player.arguments(call)) for player in players]
-        yield number, [outputs for _, outputs in played]
-        for player, (returned, _) in zip(players, played, strict=True):
-            player.store(number, call, returned)
 
 
 def _mixes(plain: torch.Tensor, *changed: torch.Tensor) -> bool:

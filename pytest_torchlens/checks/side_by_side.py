@@ -122,8 +122,13 @@ class _SideBySide:
         self._fit = fit
         self._partners = {one: two for one, two in pairs_of(reference, other) if one is not None and two is not None}
         self._leading = ancestors(self._reference)
+        self._alone = set(range(len(self._reference.calls))) - self._partners.keys()
         self._unexplained: set[int] = set()
         """Ids of the values of the reference that differ by more than rounding explains."""
+        self._compared: set[int] = set()
+        """Ids of the values of the reference that have a counterpart."""
+        self._places: dict[int, Place] = {}
+        """Where values differ by more than rounding explains, by the number of the call."""
         self._parting = Parting()
 
     def run(self) -> Parting:
@@ -132,16 +137,21 @@ class _SideBySide:
             exact = stack.enter_context(ExactPlayer(self._reference))
             self._mate = stack.enter_context(Player(self._other))
             self._played = 0
+            has_other_settings = {*self._reference.ambient.rows} != {*self._other.ambient.rows}
+            self._taking_turns = (player, exact, self._mate) if has_other_settings else ()
             for step in steps(self._reference, player, exact, own_errors=True):
                 self._subject.check_time()
                 if (number := self._partners.get(step.number)) is not None and number >= self._played:
                     self._compare(step.number, step.call, step.outputs, step.exact, step.own_error, number)
             self._advance(len(self._other.calls))
+            self._parting.place = self._first_place()
             self._parting.agrees = self._outputs_agree(player, exact)
         return self._parting
 
     def _advance(self, end: int) -> None:
         """Run the other pass up to a call."""
+        for player in self._taking_turns:
+            player.apply_settings_anew()
         for number in range(self._played, end):
             call = self._other.calls[number]
             returned, _ = self._mate.play(number, call, self._mate.arguments(call))
@@ -165,7 +175,9 @@ class _SideBySide:
             found = self._judged(other, output, truth)
             if found is None:
                 self._parting.unfit += 1
-            elif not found[1].within and not call.uninitialised:
+                continue
+            self._compared.add(id(value))
+            if not found[1].within and not call.uninitialised:
                 self._note(number, value, output, found, own_error, mate_error.of(others))
         self._mate.store(partner, mate_call, returned)
         self._played = partner + 1
@@ -195,15 +207,44 @@ class _SideBySide:
         view, judgement = found
         call = self._reference.calls[number]
         is_inherited = any(id(value_of(read)) in self._unexplained for _, read in edges_in(call))
-        place = Place(number, judgement, values_text(output, view), _cause(output, judgement, own_error, mate_error))
-        if not is_inherited and (is_discrete(output) or call.info.layer_type in _STEPS):
+        decides = _reads_rounded(call) and (is_discrete(output) or call.info.layer_type in _STEPS)
+        cause = _DECISION if decides else _cause(output, judgement, own_error, mate_error)
+        place = Place(number, judgement, values_text(output, view), cause)
+        if decides and not is_inherited:
             if number in self._leading:
                 self._parting.flips.append(place)
             view.copy_(output)
             return
         self._unexplained.add(id(value))
-        if self._parting.place is None and number in self._leading:
-            self._parting.place = place
+        self._places.setdefault(number, place)
+
+    def _first_place(self) -> Place | None:
+        """Return the first call from which unexplained values, and those without counterpart, lead to an output."""
+        waiting = [value for _, read in self._reference.outputs for value in needed_values(read)]
+        found: set[int] = set()
+        while waiting:
+            value = waiting.pop()
+            may_differ = id(value) in self._unexplained or id(value) not in self._compared
+            if value.call >= 0 and value.call not in found and may_differ:
+                found.add(value.call)
+                reads = (read for _, read in edges_in(self._reference.calls[value.call]))
+                waiting += [needed for read in reads for needed in needed_values(read)]
+        number = min(found & self._places.keys(), default=None)
+        if number is None:
+            return None
+        maker = self._maker_alone(number)
+        return self._places[number] if maker is None else self._places[number]._replace(number=maker, cause=_ALONE)
+
+    def _maker_alone(self, number: int) -> int | None:
+        """Return the last operation before call `number`, views aside, that the other pass does in another way."""
+        waiting = [number]
+        while waiting:
+            reads = edges_in(self._reference.calls[waiting.pop()])
+            for maker in {value_of(read).call for _, read in reads} & self._alone:
+                if self._reference.calls[maker].info.layer_type not in _ARRANGES:
+                    return maker
+                waiting.append(maker)
+        return None
 
     def _outputs_agree(self, player: Player, exact: ExactPlayer) -> bool:
         pairs = zip(self._reference.outputs, self._other.outputs, strict=False)
@@ -215,9 +256,13 @@ class _SideBySide:
         return len(self._reference.outputs) == len(self._other.outputs)
 
 
+def _reads_rounded(call: Call) -> bool:
+    """Return whether a call reads values that are rounded: what whole numbers alone decide, rounding does not."""
+    kinds = (value_of(read).dtype for _, read in edges_in(call))
+    return any(kind.is_floating_point or kind.is_complex for kind in kinds)
+
+
 def _cause(output: torch.Tensor, judgement: Judgement, own: float | None, mate: float | None) -> str:
-    if is_discrete(output):
-        return "a decision fell the other way"
     if own is not None and mate is not None and mate > factor(output) * own + FLOOR * eps_of(output):
         return f"the operation itself rounds more: its own error is {mate:.1e} of the RMS, {own:.1e} in the plain run"
     if judgement.excess > _JUMP:
@@ -225,6 +270,11 @@ def _cause(output: torch.Tensor, judgement: Judgement, own: float | None, mate: 
     return "no single operation errs: the difference has grown from operation to operation, and passes the limit here"
 
 
+_ALONE = "the other run has other operations in place of this one, and they give another result"
+_ARRANGES = frozenset(["view", "reshape", "flatten", "unflatten", "transpose", "permute", "t", "contiguous", "clone"])
+_ARRANGES |= {"chunk", "split", "getitem", "cat", "unsqueeze", "squeeze", "expand"}
+"""Functions that only arrange values."""
+_DECISION = "a decision fell the other way"
 _JUMP = 10.0
 """An error so many times as large as explained has not grown from rounding alone."""
 

@@ -1,0 +1,188 @@
+"""The check ``padding``: padded positions under the mask, left and right, change nothing at the real ones.
+
+A sequence is compared with the same one padded, but for rounding, and that with other values at the padded positions,
+bit for bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from pytest_torchlens.checks.catalog import split_names
+from pytest_torchlens.checks.compare import compare
+from pytest_torchlens.checks.compare import passed_all
+from pytest_torchlens.checks.positions import Excerpt
+from pytest_torchlens.checks.positions import Question
+from pytest_torchlens.checks.positions import Region
+from pytest_torchlens.checks.positions import unreached
+from pytest_torchlens.checks.sequences import DECODER_IDS
+from pytest_torchlens.checks.sequences import Sequence
+from pytest_torchlens.checks.sequences import find_sequence
+from pytest_torchlens.checks.sequences import of_one_example
+from pytest_torchlens.checks.sequences import positions_of
+from pytest_torchlens.checks.sequences import says_causal
+from pytest_torchlens.checks.sequences import takes
+from pytest_torchlens.checks.sequences import with_positions
+from pytest_torchlens.checks.subject import PLAIN
+from pytest_torchlens.checks.subject import NotApplicableError
+from pytest_torchlens.checks.subject import Subject
+from pytest_torchlens.checks.vacuity import dependent
+from pytest_torchlens.checks.vacuity import dependent_outputs
+from pytest_torchlens.records import CheckResult
+from pytest_torchlens.records import CheckStatus
+
+NAME = "padding"
+_MASKS = ("attention_mask", "src_key_padding_mask", "key_padding_mask", "padding_mask")
+_TRUE_AT_PADDING = "padding_mask"
+"""How the name of a mask ends that is True at padded positions; any other is 1 at real ones."""
+_ADVICE = (
+    "give the mask to each operation that mixes positions (attention, convolutions, means and norms over the "
+    "sequence), and count positions from the mask"
+)
+_NO_MASK = "forward has no argument attention_mask or …padding_mask; 'mask' among its options names the one that it has"
+_COUNTS = "left, beside the sequence alone: forward takes no positions, and counts padded ones"
+_PADDED = 3
+"""How many positions are padded."""
+
+
+def run(
+    subject: Subject, ids: str = "", dim: int = 1, mask: str = "", positions: str = "", sides: str = "left,right"
+) -> CheckResult:
+    """Compare a sequence alone with the same one padded, and padded with other values, on each side."""
+    mask = mask or next((name for name in _MASKS if takes(subject.model, name)), "")
+    if not mask:
+        raise NotApplicableError(_NO_MASK)
+    padder = _Padder(subject, ids, dim, mask, positions)
+    found: list[CheckResult] = []
+    for side in split_names([sides]):
+        for compared in (padder.beside_alone, padder.beside_other_values):
+            try:
+                result = compared(side)
+            except NotApplicableError as reason:
+                padder.unseen.append(f"{side}: {reason}")
+                continue
+            if result.status is CheckStatus.PASSED:
+                found.append(result)
+            elif compared == padder.beside_alone and side == "left" and not padder.places_left:
+                padder.unseen.append(_COUNTS)
+            else:
+                return result
+    unseen = list(dict.fromkeys(padder.unseen))
+    if not found:
+        raise NotApplicableError("; ".join(unseen))
+    result = passed_all(NAME, found, [note for result in found for note in result.notes])
+    return replace(result, unseen=(*result.unseen, *unseen))
+
+
+class _Padder:
+    """Pads the sequence of a subject, whose last positions are left out so that it does not grow."""
+
+    def __init__(self, subject: Subject, ids: str, dim: int, mask: str, positions: str) -> None:
+        given = find_sequence(of_one_example(subject, dim), ids, dim)
+        if given.length <= 2 * _PADDED:
+            few = f"the sequence has {given.length} positions, too few: {2 * _PADDED + 1} are needed"
+            raise NotApplicableError(few)
+        if draws := given.subject.draws:
+            raise NotApplicableError(f"the model draws random numbers ({draws}), and others for another length")
+        whole = Sequence(dependent(given.subject), given.name, dim)
+        part = whole.of(whole.part(0, whole.length - _PADDED))
+        self._mask = mask
+        self._hides = mask.endswith(_TRUE_AT_PADDING)
+        self._positions = positions_of(subject.model, positions)
+        self._short = with_positions(part.of(part.subject.kwargs | {mask: self._mask_of(part)}), self._positions)
+        self._region_of = {"left": _PADDED, "right": 0}
+        self._padded: dict[str, Sequence] = {}
+        self._is_decoder = says_causal(subject.model)
+        self._has_decoder = DECODER_IDS in given.subject.kwargs
+        self.unseen: list[str] = []
+
+    @property
+    def places_left(self) -> bool:
+        """Whether a sequence that is padded on the left must give the same: it has positions, or is a decoder's."""
+        return self._positions in self._short.subject.kwargs or bool(self._is_decoder and not self._has_decoder)
+
+    def _mask_of(self, part: Sequence) -> torch.Tensor:
+        """Return a mask that hides nothing."""
+        given = part.subject.kwargs.get(self._mask)
+        kind = torch.bool if self._hides else torch.long
+        batch = part.tensor.size(1 - part.dim) if part.dim <= 1 and part.tensor.dim() > 1 else 1
+        made = torch.full((batch, part.length), not self._hides, dtype=kind, device=part.tensor.device)
+        if not isinstance(given, torch.Tensor):
+            return made
+        if given.shape != made.shape or not torch.equal(given.bool(), made.bool()):
+            raise NotApplicableError(f"{self._mask!r} of the inputs hides positions itself, or is no mask of them")
+        return given
+
+    def _excerpt(self, side: str) -> Excerpt:
+        if side not in self._padded:
+            self._padded[side] = self._short.of(self._padded_arguments(side == "left"))
+        full = self._padded[side]
+        return Excerpt(full.subject, self._short.subject, self._region(side))
+
+    def _region(self, side: str) -> Region:
+        return Region(self._region_of[side], self._short.length, self._short.length + _PADDED)
+
+    def _padded_arguments(self, left: bool) -> dict[str, Any]:
+        short = self._short
+        made = dict(short.subject.kwargs)
+        for name, value in made.items():
+            if name == self._mask:
+                made[name] = _padded(value, -1, left, float(self._hides))
+            elif name == short.name:
+                made[name] = _padded(value, short.dim, left, self._token())
+            elif name == self._positions:
+                made[name] = _padded(value, -1, left, 0)
+            elif short.goes_with(name):
+                if value.shape[-2:] == (short.length, short.length):
+                    raise NotApplicableError(f"{name!r} is a mask of pairs, which has no padding")
+                made[name] = _padded(value, short.dim, left, None)
+        return made
+
+    def _token(self) -> float:
+        """Return what stands at padded positions: the model's own token, else the least of the sequence, or zero."""
+        if self._short.tensor.is_floating_point():
+            return 0.0
+        config = getattr(self._short.subject.model, "config", None)
+        token = getattr(config, "pad_token_id", None)
+        return int(token if isinstance(token, int) and token >= 0 else self._short.tensor.min())
+
+    def beside_alone(self, side: str) -> CheckResult:
+        """Compare the padded sequence with the sequence alone, but for rounding."""
+        excerpt = self._excerpt(side)
+        way = f"padded on the {side}"
+        outputs = excerpt.full.once(PLAIN, lambda: excerpt.full.call(way=way))
+        fit = excerpt.region.fit if self._pools(side) else excerpt.region.fit_positions
+        depend = dependent_outputs(excerpt.short)
+        return compare(NAME, excerpt.short, outputs, lambda: excerpt.full.history, way, _ADVICE, fit=fit, depend=depend)
+
+    def beside_other_values(self, side: str) -> CheckResult:
+        """Compare the padded sequence with the same one with other values at the padded positions."""
+        excerpt = self._excerpt(side)
+        start = 0 if side == "left" else self._short.length
+        question = Question(
+            NAME,
+            f"when values at the padded positions change (padded on the {side})",
+            "at real positions",
+            "the first operation whose real positions depend on padded ones",
+            _ADVICE,
+        )
+        changed = self._padded[side].with_others(start, _PADDED)
+        return unreached(question, excerpt, changed, pooled=self._pools(side), vacuous=False)
+
+    def _pools(self, side: str) -> bool:
+        """Whether outputs without positions must not change.
+
+        An encoder's may be its first position, which is padded on the left; a decoder's is its state after the last.
+        """
+        return self._has_decoder or side == ("left" if self._is_decoder else "right")
+
+
+def _padded(tensor: torch.Tensor, dim: int, left: bool, value: float | None) -> torch.Tensor:
+    """Return a tensor with some more positions: of a value, or of that at the edge."""
+    tensor = tensor.detach()
+    edge = tensor.narrow(dim, 0 if left else tensor.size(dim) - 1, 1)
+    more = torch.cat([edge if value is None else torch.full_like(edge, value)] * _PADDED, dim)
+    return torch.cat([more, tensor] if left else [tensor, more], dim)

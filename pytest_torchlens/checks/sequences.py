@@ -1,0 +1,242 @@
+"""Finds the sequence in a model's inputs, what goes with it (masks, positions), and makes other sequences of it."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from pytest_torchlens.capture.looks import named_modules
+from pytest_torchlens.checks.inputs import first_example
+from pytest_torchlens.checks.inputs import other_values
+from pytest_torchlens.checks.subject import ModelRaisedError
+from pytest_torchlens.checks.subject import NotApplicableError
+from pytest_torchlens.checks.subject import Subject
+
+DECODER_IDS = "decoder_input_ids"
+_IDS = ("input_ids", "inputs_embeds")
+_FAMILIES = ("decoder", "tgt", "src", "memory", "encoder")
+"""First words of names: arguments that begin with the same one belong together."""
+_POSITIONS = "position_ids"
+
+
+class Sequence:
+    """The sequence in the inputs of a model.
+
+    Parameters
+    ----------
+    subject
+        A subject whose inputs are keyword arguments.
+    name
+        The argument that holds the sequence.
+    dim
+        Its dimension of positions.
+    """
+
+    def __init__(self, subject: Subject, name: str, dim: int) -> None:
+        self.subject = subject
+        self.name = name
+        self.dim = dim
+        self.tensor: torch.Tensor = subject.kwargs[name]
+        self.length = self.tensor.size(dim)
+
+    def part(self, start: int, length: int) -> dict[str, Any]:
+        """Return the arguments with only some of the positions."""
+
+        def cut(tensor: torch.Tensor) -> torch.Tensor:
+            for dim in self._dims(tensor):
+                tensor = tensor.narrow(dim, start, length)
+            return tensor.clone()
+
+        return {name: cut(value) if self.goes_with(name) else value for name, value in self.subject.kwargs.items()}
+
+    def goes_with(self, name: str) -> bool:
+        """Return whether an argument is the sequence, or has a value for each of its positions."""
+        value = self.subject.kwargs.get(name)
+        if name == self.name or not isinstance(value, torch.Tensor):
+            return name == self.name
+        return _family(name) == _family(self.name) and bool(self._dims(value))
+
+    def _dims(self, tensor: torch.Tensor) -> list[int]:
+        """Return the dimensions of a tensor that are those of the positions; two of a mask of pairs."""
+        if tensor.dim() > 1 and tensor.shape[-2:] == (self.length, self.length):
+            return [tensor.dim() - 2, tensor.dim() - 1]
+        if tensor.dim() <= 1:
+            return []
+        return [self.dim] if tensor.dim() > self.dim and tensor.size(self.dim) == self.length else []
+
+    def with_others(self, start: int, length: int, seed: int = 1) -> dict[str, Any]:
+        """Return the arguments with other values at some of the positions: of whole numbers some that are in it."""
+        return self.subject.kwargs | {self.name: _with_others(self.tensor, self.dim, start, length, seed)}
+
+    def of(self, kwargs: dict[str, Any]) -> Sequence:
+        """Return the sequence in other arguments of the same names, for the same model."""
+        return Sequence(self.subject.with_inputs((), kwargs), self.name, self.dim)
+
+
+def _family(name: str) -> str:
+    first = name.split("_", maxsplit=1)[0]
+    return first if first in _FAMILIES else ""
+
+
+def _with_others(tensor: torch.Tensor, dim: int, start: int, length: int, seed: int) -> torch.Tensor:
+    made = tensor.detach().clone()
+    part = made.narrow(dim, start, length)
+    if tensor.dtype is torch.bool:
+        part.logical_not_()
+    elif tensor.is_floating_point():
+        part.copy_(other_values(part, seed))
+    else:
+        part.copy_(_other_tokens(part, tensor, seed))
+    return made
+
+
+def _other_tokens(part: torch.Tensor, tensor: torch.Tensor, seed: int) -> torch.Tensor:
+    """Return another token of a sequence for each: a permutation would be none to a model that adds all up."""
+    known: torch.Tensor = torch.unique(tensor)
+    if len(known) == 1:
+        raise NotApplicableError("all tokens of the sequence are the same, so none can be changed")
+    generator = torch.Generator().manual_seed(seed)
+    steps = torch.randint(1, len(known), part.shape, generator=generator).to(part.device)
+    return known[(torch.searchsorted(known, part.contiguous()) + steps) % len(known)]
+
+
+def by_name(subject: Subject) -> Subject:
+    """Return the subject with its inputs as keyword arguments.
+
+    Raises
+    ------
+    NotApplicableError
+        If forward's arguments have no names.
+    """
+    named = subject.once(("by name",), lambda: subject.with_inputs((), _bound(subject)))
+    named.deadline = subject.deadline
+    return named
+
+
+def _bound(subject: Subject) -> dict[str, Any]:
+    try:
+        bound = inspect.signature(subject.model.forward).bind(*subject.args, **subject.kwargs)
+    except (TypeError, ValueError) as error:
+        raise NotApplicableError(f"the names of forward's arguments are not known: {error}") from error
+    named: dict[str, Any] = {}
+    for name, parameter in bound.signature.parameters.items():
+        if name not in bound.arguments:
+            continue
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+            raise NotApplicableError(f"argument {name!r} of forward takes no name, so the sequence is not known")
+        named |= bound.arguments[name] if parameter.kind is parameter.VAR_KEYWORD else {name: bound.arguments[name]}
+    return named
+
+
+def takes(model: nn.Module, name: str) -> bool:
+    """Return whether forward has an argument of that name."""
+    return name in parameters_of(model)
+
+
+def parameters_of(model: nn.Module) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of forward by name; none if they are not known."""
+    try:
+        return inspect.signature(model.forward).parameters
+    except (TypeError, ValueError):
+        return {}
+
+
+def find_sequence(subject: Subject, ids: str = "", dim: int = 1, *, decoder: bool = False) -> Sequence:
+    """Return the sequence in the inputs of a subject.
+
+    Parameters
+    ----------
+    subject
+        The subject.
+    ids
+        The argument that holds the sequence; empty to find it by its name, or as the only tensor.
+    dim
+        Its dimension of positions.
+    decoder
+        Whether it is the decoder's, of a model that has an encoder, too.
+
+    Raises
+    ------
+    NotApplicableError
+        If it is not known; the message says what to write.
+    """
+    named = by_name(subject)
+    tensors = {name: value for name, value in named.kwargs.items() if isinstance(value, torch.Tensor)}
+    name = ids or _name_of(tensors, decoder)
+    if name not in tensors:
+        raise NotApplicableError(f"the inputs hold no tensor {name!r}; they hold {', '.join(tensors) or 'none'}")
+    tensor = tensors[name]
+    if tensor.dim() <= dim or tensor.layout is not torch.strided or tensor.is_nested:
+        raise NotApplicableError(f"{name!r} has no dimension {dim}; 'dim' among its options names another")
+    if tensor.size(dim) < _SHORTEST:
+        raise NotApplicableError(f"{name!r} has {tensor.size(dim)} positions, too few: {_SHORTEST} are needed")
+    return Sequence(named, name, dim)
+
+
+_SHORTEST = 4
+
+
+def _name_of(tensors: Mapping[str, torch.Tensor], decoder: bool) -> str:
+    names = (DECODER_IDS, *_IDS) if decoder else _IDS
+    found = [name for name in names if name in tensors]
+    others = [name for name in tensors if "mask" not in name and "position" not in name]
+    if not found and len(others) != 1:
+        raise NotApplicableError(
+            f"which input is the sequence is not known: 'ids' among its options names one of {', '.join(others)}"
+        )
+    return found[0] if found else others[0]
+
+
+def says_causal(model: nn.Module) -> bool | None:
+    """Return whether a model says that it is causal; None if nothing says so, or its parts disagree."""
+    config = getattr(model, "config", None)
+    if getattr(config, "is_decoder", None) is True or takes(model, DECODER_IDS):
+        return True
+    flags = {module.is_causal for _, module in named_modules(model) if isinstance(vars(module).get("is_causal"), bool)}
+    if len(flags) == 1:
+        return bool(flags.pop())
+    if getattr(config, "is_decoder", None) is False or flags:
+        return None
+    if type(model).__name__.endswith("ForCausalLM") or _has_causal_head(model):
+        return True
+    return None
+
+
+def _has_causal_head(model: nn.Module) -> bool:
+    """Return whether transformers has a ``…ForCausalLM`` of a bare model."""
+    if not type(model).__module__.startswith("transformers."):
+        return False
+    names = importlib.import_module("transformers.models.auto.modeling_auto").MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    kind = str(getattr(getattr(model, "config", None), "model_type", ""))
+    return str(names.get(kind, "")).endswith("ForCausalLM")
+
+
+def positions_of(model: nn.Module, name: str = "") -> str:
+    """Return the argument that takes positions; empty if forward has none."""
+    name = name or _POSITIONS
+    return name if takes(model, name) else ""
+
+
+def of_one_example(subject: Subject, dim: int) -> Subject:
+    """Return the subject with the first of its examples, where these are in the first dimension."""
+    named = by_name(subject)
+    return first_example(named, 0) if dim else named
+
+
+def with_positions(sequence: Sequence, name: str) -> Sequence:
+    """Return a sequence with its positions among the arguments, if the model takes them so."""
+    if not name or name in sequence.subject.kwargs:
+        return sequence
+    batch = sequence.tensor.size(0) if sequence.dim else 1
+    counted = torch.arange(sequence.length, device=sequence.tensor.device).expand(batch, -1)
+    placed = sequence.of(sequence.subject.kwargs | {name: counted.clone()})
+    try:
+        _ = placed.subject.outputs
+    except ModelRaisedError:
+        return sequence
+    return placed

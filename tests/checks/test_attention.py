@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from pytest_torchlens.checks import attention
+from pytest_torchlens.records import CheckStatus
+from tests.checks.subjects import check
+from tests.checks.subjects import line_of
+
+X = torch.rand(1, 6, 8, generator=torch.Generator().manual_seed(0))
+
+
+class Attention(nn.Module):
+    """Attention in two implementations, set as those of transformers are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.project = nn.Linear(8, 24)
+        self.out = nn.Linear(8, 8)
+        self.config = SimpleNamespace(_attn_implementation="sdpa")
+
+    def set_attn_implementation(self, name: str) -> None:
+        self.config._attn_implementation = name
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.project(x).chunk(3, -1)
+        is_eager = self.config._attn_implementation == "eager"
+        return self.out(self.eager(q, k, v) if is_eager else self.fused(q, k, v))
+
+    def eager(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        later = torch.ones(6, 6, dtype=torch.bool).triu(1)
+        scores = (q @ k.transpose(-1, -2) / 8**0.5).masked_fill(later, float("-inf"))
+        return scores.softmax(-1) @ v
+
+    def fused(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)  # fused
+
+
+class Unmasked(Attention):
+    """Leaves the mask to the kernel in both."""
+
+    def eager(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return (q @ k.transpose(-1, -2) / 8**0.5).softmax(-1) @ v
+
+
+class Overflowing(nn.Module):
+    """Has scores that are too large before they are scaled, and not after."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        large = torch.ones(6, 1)
+        large[0] = 1e19
+        q = F.normalize(x, dim=-1) * large * 8**0.5
+        return F.scaled_dot_product_attention(q, q, x)  # overflows
+
+
+def test_an_implementation_without_the_mask_is_found_at_the_kernel() -> None:
+    result = check("attention", Unmasked(), X)
+    assert result.status is CheckStatus.FAILED
+    assert result.failure is not None
+    assert "differs with attn_implementation 'eager'" in result.failure.message
+    assert result.operation == "scaleddotproductattention_1_5"
+    assert line_of(result).endswith("# fused")
+
+
+def test_a_kernel_that_overflows_is_found() -> None:
+    result = check("attention", Overflowing(), X)
+    assert result.status is CheckStatus.FAILED
+    assert result.failure is not None
+    assert "kernel" in result.failure.message
+    assert line_of(result).endswith("# overflows")
+
+
+def test_implementations_and_kernels_that_agree_pass_and_the_model_stays_as_it_was() -> None:
+    model = Attention()
+    result = check("attention", model, X)
+    assert result.status is CheckStatus.PASSED
+    assert "with the math kernel" in result.notes[0]
+    assert "with attn_implementation 'eager'" in result.notes[0]
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_the_fast_path_of_torch_layers_is_compared() -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    result = check("attention", nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval(), X)
+    assert result.status is CheckStatus.PASSED
+    assert "without the fast path" in result.notes[0]
+
+
+def test_models_without_attention_cost_nothing() -> None:
+    class Uncalled(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise AssertionError
+
+    class SpatialAttention(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.sigmoid() * x
+
+    Uncalled.__module__ = "torch.nn.modules.linear"
+    assert "has no attention" in check("attention", Uncalled(8, 8), X).reason
+    assert "no implementation can be set" in check("attention", SpatialAttention(), X).reason
+
+
+def test_an_implementation_that_is_not_set_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sabotage of the check: the copy keeps what it had."""
+    monkeypatch.setattr(Unmasked, "set_attn_implementation", lambda self, name: None)
+    monkeypatch.setattr(attention, "_KERNELS", {})
+    result = check("attention", Unmasked(), X)
+    assert result.status is CheckStatus.NOT_APPLICABLE
+    assert "does not take it" in result.reason

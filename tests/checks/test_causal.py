@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from pytest_torchlens.checks import sequences
+from pytest_torchlens.records import CheckStatus
+from tests.checks.subjects import check
+from tests.checks.subjects import line_of
+
+TOKENS = torch.randint(0, 20, (1, 16), generator=torch.Generator().manual_seed(0))
+
+
+class Decoder(nn.Module):
+    """One layer of attention over embedded tokens; subclasses mix the positions in their own way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = nn.Embedding(20, 8)
+        self.project = nn.Linear(8, 24)
+        self.out = nn.Linear(8, 20)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.out(self.mix(self.embed(tokens)))
+
+    def mix(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.project(x).chunk(3, -1)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+class Unmasked(Decoder):
+    """Adds the mask after the softmax has divided by the sum over all positions."""
+
+    def mix(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.project(x).chunk(3, -1)
+        weights = (q @ k.transpose(-1, -2) / 8**0.5).softmax(-1)  # over all positions
+        return weights.tril() @ v
+
+
+class Centred(Decoder):
+    """Convolves on both sides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(8, 8, 3, padding=1)
+
+    def mix(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.conv(x.transpose(1, 2))  # reads the next position
+        return y.transpose(1, 2).relu()
+
+
+class Pooled(Decoder):
+    """Takes away the mean of all positions."""
+
+    def mix(self, x: torch.Tensor) -> torch.Tensor:
+        return x - x.mean(1, keepdim=True)  # no position
+
+
+class Masked(Decoder):
+    """Computes scores of all pairs, and masks the later ones."""
+
+    def mix(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.project(x).chunk(3, -1)
+        later = torch.ones(x.size(1), x.size(1), dtype=torch.bool).triu(1)
+        scores = (q @ k.transpose(-1, -2)).masked_fill(later, float("-inf"))
+        return scores.softmax(-1) @ v
+
+
+class Shifted(Decoder):
+    """Convolves on the left alone, and scans forwards."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(8, 8, 3)
+        self.scan = nn.LSTM(8, 8, batch_first=True)
+
+    def mix(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.conv(F.pad(x.transpose(1, 2), (2, 0))).transpose(1, 2)
+        return self.scan(y)[0]
+
+
+@pytest.mark.parametrize(
+    ("model", "operation", "line"),
+    [
+        (Unmasked, "softmax_1_9", "# over all positions"),
+        (Centred, "conv1d_1_3", "# reads the next position"),
+        (Pooled, "sub_1_3", "# no position"),
+    ],
+)
+def test_an_operation_that_reads_later_positions_is_found(model: type[Decoder], operation: str, line: str) -> None:
+    result = check("causal", model(), TOKENS, ids="tokens")
+    assert result.status is CheckStatus.FAILED
+    assert result.operation == operation
+    assert line_of(result).endswith(line)
+
+
+def test_a_change_through_what_has_no_positions_is_said() -> None:
+    failure = check("causal", Pooled(), TOKENS, ids="tokens").failure
+    assert failure is not None
+    assert "it reads mean_1_2, which has no positions, and changes" in failure.cause
+
+
+@pytest.mark.parametrize("model", [Decoder, Masked, Shifted])
+def test_masks_left_padding_and_scans_pass(model: type[Decoder]) -> None:
+    result = check("causal", model(), TOKENS, ids="tokens")
+    assert (result.status, result.compared, result.notes) == (CheckStatus.PASSED, 1, ())
+
+
+def test_the_model_says_that_it_is_causal_or_the_check_does_not_apply() -> None:
+    class TinyForCausalLM(Unmasked):
+        pass
+
+    assert check("causal", TinyForCausalLM(), TOKENS).operation == "softmax_1_9"
+    assert "'ids' among its options names the input" in check("causal", Unmasked(), TOKENS).reason
+    assert "hold no tensor 'token'; they hold tokens" in check("causal", Decoder(), TOKENS, ids="token").reason
+    assert "too few: 4 are needed" in check("causal", Decoder(), TOKENS[:, :3], ids="tokens").reason
+    assert "has no dimension 2" in check("causal", Decoder(), TOKENS, ids="tokens", dim=2).reason
+
+
+def test_a_model_whose_later_outputs_do_not_depend_on_the_later_inputs_is_not_passed() -> None:
+    class First(Decoder):
+        def mix(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 0 + x[:, :1]
+
+    result = check("causal", First(), TOKENS, ids="tokens")
+    assert result.status is CheckStatus.NOT_APPLICABLE
+    assert "not dependent on the inputs that change" in result.reason
+
+
+def test_a_check_that_changes_nothing_passes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sabotage of the check: other tokens that are the same."""
+    monkeypatch.setattr(sequences, "_other_tokens", lambda part, *_: part)
+    assert check("causal", Unmasked(), TOKENS, ids="tokens").status is CheckStatus.NOT_APPLICABLE
