@@ -69,13 +69,21 @@ class BuiltInCheck:
 
 _DIM = {"dim": whole(0)}
 """The dimension of the batch, 0 by default."""
-_WAYS_OF_STATE = ("state_dict", "safetensors", "meta", "deepcopy", "pickle")
-_WAYS = Option(
-    f"some of {', '.join(_WAYS_OF_STATE)}, joined by commas",
-    (str,),
-    lambda text: text and set(split_names([text])) <= set(_WAYS_OF_STATE),
-    _WAYS_OF_STATE,
-)
+
+
+def split_names(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return the names in comma-separated texts."""
+    return tuple(name.strip() for text in texts for name in text.split(",") if name.strip())
+
+
+def _some_of(*words: str) -> Option:
+    """Return an option that takes some of these words, joined by commas."""
+    expected = f"some of {', '.join(words)}, joined by commas"
+    return Option(expected, (str,), lambda text: text.strip(" ,") and set(split_names([text])) <= set(words), words)
+
+
+_WAYS = _some_of("state_dict", "safetensors", "meta", "deepcopy", "pickle")
+_TYPES = _some_of("bfloat16", "float16", "autocast")
 CHECKS: tuple[BuiltInCheck, ...] = (
     BuiltInCheck("repeat", "A second call gives the same output and leaves the same state.", 3),
     BuiltInCheck(
@@ -130,6 +138,12 @@ CHECKS: tuple[BuiltInCheck, ...] = (
         12,
         {**_DIM, "dynamic": FLAG},
     ),
+    BuiltInCheck(
+        "dtype",
+        "In bfloat16, float16 and under autocast each operation errs by what its type explains.",
+        30,
+        {"types": _TYPES},
+    ),
 )
 """In the order in which they run."""
 COMMON_OPTIONS = {"seconds": POSITIVE, "xfail": TEXT}
@@ -167,11 +181,6 @@ class PlannedCheck:
 def known_checks(own: Sequence[Check] = ()) -> dict[str, Check]:
     """Return all checks by name: those of this package, then a project's own."""
     return {check.name: check for check in (*CHECKS, *own)}
-
-
-def split_names(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return the names in comma-separated texts."""
-    return tuple(name.strip() for text in texts for name in text.split(",") if name.strip())
 
 
 def check_name(name: object, known: Iterable[str]) -> str:
