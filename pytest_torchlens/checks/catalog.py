@@ -139,6 +139,12 @@ CHECKS: tuple[BuiltInCheck, ...] = (
         {**_DIM, "dynamic": FLAG},
     ),
     BuiltInCheck(
+        "shapes",
+        "Other sizes of batches, images and sequences are computed right, whatever came before.",
+        25,
+        {**_DIM, "sizes": _some_of("batch", "image", "sequence")},
+    ),
+    BuiltInCheck(
         "dtype",
         "In bfloat16, float16 and under autocast each operation errs by what its type explains.",
         30,
