@@ -144,6 +144,7 @@ CHECKS: tuple[BuiltInCheck, ...] = (
         25,
         {**_DIM, "sizes": _some_of("batch", "image", "sequence")},
     ),
+    BuiltInCheck("checkpointing", "Gradients with activation checkpointing equal those without.", 12),
     BuiltInCheck(
         "dtype",
         "In bfloat16, float16 and under autocast each operation errs by what its type explains.",
