@@ -83,6 +83,7 @@ def _some_of(*words: str) -> Option:
 
 
 _WAYS = _some_of("state_dict", "safetensors", "meta", "deepcopy", "pickle")
+WAYS_OF_OUTPUTS = ("return_dict", "inputs_embeds", "hidden_states", "attentions", "features")
 _TYPES = _some_of("bfloat16", "float16", "autocast")
 CHECKS: tuple[BuiltInCheck, ...] = (
     BuiltInCheck("repeat", "A second call gives the same output and leaves the same state.", 3),
@@ -145,6 +146,12 @@ CHECKS: tuple[BuiltInCheck, ...] = (
         {**_DIM, "sizes": _some_of("batch", "image", "sequence")},
     ),
     BuiltInCheck("checkpointing", "Gradients with activation checkpointing equal those without.", 12),
+    BuiltInCheck(
+        "outputs",
+        "Tuples and dicts, ids and embeddings, with hidden states or attentions and without: all agree.",
+        8,
+        {"ways": _some_of(*WAYS_OF_OUTPUTS)},
+    ),
     BuiltInCheck(
         "dtype",
         "In bfloat16, float16 and under autocast each operation errs by what its type explains.",

@@ -262,7 +262,7 @@ class _Comparison:
             one, two = plain.outputs.get(path), other.outputs.get(path)
             if one is None or two is None:
                 continue  # a cache, which checkpointing switches off
-            if not self._explained(two, one, lambda run, path=path: run.outputs[path]):
+            if not self._explained(two, one, lambda run: run.outputs, path):
                 pair = next(differing(self._history, _recorded(self._other, self._given)), None)
                 what, values = f"{output_name(path)} differs {_WAY}", values_text(one, two)
                 return results.failure_at(self._history, pair and pair.one, what, _ADVICE, values=values)
@@ -272,7 +272,7 @@ class _Comparison:
         wrong = [
             name
             for name, one in plain.gradients.items()
-            if not self._explained(other.gradients[name], one, lambda run, name=name: run.gradients[name])
+            if not self._explained(other.gradients[name], one, lambda run: run.gradients, name)
         ]
         if not wrong:
             return None
@@ -283,11 +283,14 @@ class _Comparison:
         values = values_text(plain.gradients[name], other.gradients[name])
         return results.failure_at(self._history, number, what, _ADVICE, cause=_CAUSE, values=values)
 
-    def _explained(self, value: torch.Tensor, reference: torch.Tensor, of: Callable[[_Pass], torch.Tensor]) -> bool:
-        """Return whether two runs differ by rounding: by what moved parameters change of the same, which `of` gets."""
+    def _explained(
+        self, value: torch.Tensor, reference: torch.Tensor, kind: Callable[[_Pass], Outputs], name: str
+    ) -> bool:
+        """Return whether two runs differ by rounding: by what moved parameters change of the same value."""
         if torch.equal(value, reference) or is_plainly_explained(value, reference):
             return True
-        return any(judge(value, reference, of(self._moved(seed)).double()).within for seed in range(_MOVES))
+        moves = (kind(self._moved(seed)).get(name) for seed in range(_MOVES))
+        return any(move is not None and judge(value, reference, move.double()).within for move in moves)
 
     def _moved(self, seed: int) -> _Pass:
         return self._subject.once(("moved pass", seed), lambda: _pass(self._subject, self._given, seed))

@@ -191,8 +191,8 @@ class _Judged:
             raise NotApplicableError("no operation gives real numbers that float64 can give, too")
         outputs = self._outputs(with_rounding=bool(wrong))
         for output in outputs:
-            if (own := self._culprit(output, wrong)) is not None:
-                return self._failed(output, own, count)
+            if (culprit := self._culprit(output, wrong)) is not None:
+                return self._failed(output, culprit, count)
         if (lost := next((output for output in outputs if output.relative >= _LOST), None)) is not None:
             return self._lost(lost, count)
         error = max((output.relative for output in outputs), default=0.0)

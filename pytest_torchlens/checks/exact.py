@@ -57,7 +57,8 @@ class ExactPlayer(Player):
     def result(self, call: Call, arguments: Arguments) -> Any:
         """Return what the function returns, in float64."""
         if call.info.name in CASTS:
-            return in_float64(arguments[0][0])
+            tensor = arguments[0][0]
+            return tensor.double() if is_discrete(tensor) else in_float64(tensor)
         if call.random is None and not call.info.opaque:
             try:
                 args, kwargs = substitute(arguments[0], _dtype), substitute(arguments[1], _dtype)
