@@ -153,6 +153,12 @@ CHECKS: tuple[BuiltInCheck, ...] = (
         {"ways": _some_of(*WAYS_OF_OUTPUTS)},
     ),
     BuiltInCheck(
+        "device",
+        "The CPU and the GPU that there is give the same, but for rounding.",
+        4,
+        {"to": TEXT, "tf32": FLAG},
+    ),
+    BuiltInCheck(
         "dtype",
         "In bfloat16, float16 and under autocast each operation errs by what its type explains.",
         30,

@@ -19,6 +19,7 @@ from pytest_torchlens.checks.catalog import split_names
 from pytest_torchlens.checks.compare import compare
 from pytest_torchlens.checks.compare import differing_outputs
 from pytest_torchlens.checks.compare import passed_all
+from pytest_torchlens.checks.compare import raised_when_recorded
 from pytest_torchlens.checks.inputs import Arguments
 from pytest_torchlens.checks.inputs import Examples
 from pytest_torchlens.checks.inputs import RefusedError
@@ -211,11 +212,7 @@ def _taken(subject: Subject, given: Arguments, way: str) -> Outputs:
     try:
         return subject.call(*given, way=way)
     except ModelRaisedError as error:
-        try:
-            subject.record(*given, way=way)
-        except ModelRaisedError as recorded:
-            raise _SizeRefusedError(recorded) from error
-        raise _SizeRefusedError(error) from error
+        raise _SizeRefusedError(raised_when_recorded(subject, error, given)) from error
 
 
 def _kept(subject: Subject, size: Size) -> Found:

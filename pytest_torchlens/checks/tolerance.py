@@ -47,7 +47,7 @@ def judge(
     if other.shape != reference.shape:
         return Judgement(float("inf"), 0.0, 0.0, within=False)
     if is_discrete(reference):
-        wrong = float((other != reference).sum())
+        wrong = float((other.to(reference.device) != reference).sum())
         return Judgement(wrong, 0.0, 0.0, within=not wrong)
     one, two, truth = (_plain(tensor) for tensor in (other, reference, exact))
     finite = two.isfinite()
