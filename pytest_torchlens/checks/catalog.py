@@ -140,6 +140,12 @@ CHECKS: tuple[BuiltInCheck, ...] = (
         {**_DIM, "dynamic": FLAG},
     ),
     BuiltInCheck(
+        "onnx",
+        "onnxruntime computes the same of the model's ONNX program, but for rounding.",
+        40,
+        {**_DIM, "dynamic": FLAG},
+    ),
+    BuiltInCheck(
         "shapes",
         "Other sizes of batches, images and sequences are computed right, whatever came before.",
         25,

@@ -142,15 +142,18 @@ def _plain(subject: Subject) -> tuple[Arguments, _Pass]:
         raise reason from None
 
 
-def _pass(subject: Subject, given: Arguments, seed: int | None = None) -> _Pass:
-    """Return a pass; with `seed` of parameters that are moved by one unit in their last place."""
+def _pass(subject: Subject, given: Arguments, seed: int | None = None, only: frozenset[str] = frozenset()) -> _Pass:
+    """Return a pass; with `seed` of parameters that are moved by one unit in their last place.
+
+    Gradients are those of the outputs at the paths `only`, by default of all.
+    """
     found = _Pass()
 
     def function(*args: Any, **kwargs: Any) -> Outputs:
         subject.model.train()
         if seed is not None:
             _move(subject.model, seed)
-        _differentiate(subject.model, found, args, kwargs)
+        _differentiate(subject.model, found, only, args, kwargs)
         return found.gradients
 
     with subject.runs(*given, way=_WAY, function=function) as call:
@@ -172,12 +175,12 @@ def _move(model: nn.Module, seed: int) -> None:
             parameters[name].copy_(tensor)
 
 
-def _differentiate(model: nn.Module, found: _Pass, args: Any, kwargs: Any) -> None:
+def _differentiate(model: nn.Module, found: _Pass, only: frozenset[str], args: Any, kwargs: Any) -> None:
     for _, parameter in named_parameters(model):
         parameter.grad = None
     with torch.enable_grad():
         output = model(*args, **kwargs)
-        tensors = [tensor for _, tensor in walk(output) if tensor.requires_grad]
+        tensors = [tensor for path, tensor in walk(output) if tensor.requires_grad and (not only or path in only)]
         found.outputs = outputs_of(output)
         if tensors:
             with _counted(found):
@@ -227,6 +230,8 @@ class _Comparison:
     def __init__(self, subject: Subject, other: Subject) -> None:
         self._subject = subject
         self._other = other
+        self._only: frozenset[str] = frozenset()
+        """Paths of the outputs that both have; empty if these are all."""
 
     def result(self) -> CheckResult:
         """Return the result."""
@@ -238,6 +243,10 @@ class _Comparison:
             found = _pass(self._other, self._given)
         except ModelRaisedError as error:
             return results.failed(NAME, results.failure_of_raise(None, error, _ADVICE))
+        if plain.outputs.keys() != found.outputs.keys():  # a cache, which checkpointing switches off
+            self._only = frozenset(plain.outputs.keys() & found.outputs.keys())
+            plain = _pass(self._subject, self._given, only=self._only)
+            found = _pass(self._other, self._given, only=self._only)
         missing = [name for name in plain.gradients if name not in found.gradients]
         if found.calls <= plain.calls and not missing:
             raise NotApplicableError(f"{switch} is on, and the backward pass runs nothing again")
@@ -261,7 +270,7 @@ class _Comparison:
         for path in differing_outputs(plain.outputs, other.outputs):
             one, two = plain.outputs.get(path), other.outputs.get(path)
             if one is None or two is None:
-                continue  # a cache, which checkpointing switches off
+                continue
             if not self._explained(two, one, lambda run: run.outputs, path):
                 pair = next(differing(self._history, _recorded(self._other, self._given)), None)
                 what, values = f"{output_name(path)} differs {_WAY}", values_text(one, two)
@@ -293,7 +302,7 @@ class _Comparison:
         return any(move is not None and judge(value, reference, move.double()).within for move in moves)
 
     def _moved(self, seed: int) -> _Pass:
-        return self._subject.once(("moved pass", seed), lambda: _pass(self._subject, self._given, seed))
+        return self._subject.once(("moved pass", seed), lambda: _pass(self._subject, self._given, seed, self._only))
 
 
 def _last_reader(history: ModelHistory, names: list[str]) -> int | None:
