@@ -245,6 +245,8 @@ class _Comparison:
             return results.failed(NAME, results.failure_of_raise(None, error, _ADVICE))
         if plain.outputs.keys() != found.outputs.keys():  # a cache, which checkpointing switches off
             self._only = frozenset(plain.outputs.keys() & found.outputs.keys())
+            if not self._only:
+                raise NotApplicableError("no output is there both with and without checkpointing")
             plain = _pass(self._subject, self._given, only=self._only)
             found = _pass(self._other, self._given, only=self._only)
         missing = [name for name in plain.gradients if name not in found.gradients]
