@@ -73,16 +73,20 @@ _SEQUENCE = {"ids": TEXT, "dim": whole(0)}
 """The argument that holds a sequence, and its dimension of positions, 1 by default."""
 
 
+def split_names(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return the names in comma-separated texts."""
+    return tuple(name.strip() for text in texts for name in text.split(",") if name.strip())
+
+
 def _some_of(*words: str) -> Option:
     """Return an option that takes some of these words, joined by commas."""
-    return Option(
-        f"some of {', '.join(words)}, joined by commas",
-        (str,),
-        lambda text: text and set(split_names([text])) <= set(words),
-        words,
-    )
+    expected = f"some of {', '.join(words)}, joined by commas"
+    return Option(expected, (str,), lambda text: text.strip(" ,") and set(split_names([text])) <= set(words), words)
 
 
+_WAYS = _some_of("state_dict", "safetensors", "meta", "deepcopy", "pickle")
+WAYS_OF_OUTPUTS = ("return_dict", "inputs_embeds", "hidden_states", "attentions", "features")
+_TYPES = _some_of("bfloat16", "float16", "autocast")
 CHECKS: tuple[BuiltInCheck, ...] = (
     BuiltInCheck("repeat", "A second call gives the same output and leaves the same state.", 3),
     BuiltInCheck(
@@ -114,7 +118,7 @@ CHECKS: tuple[BuiltInCheck, ...] = (
         "state",
         "A state_dict, a copy, a pickle and safetensors carry all that the output depends on: bit for bit.",
         18,
-        {"ways": _some_of("state_dict", "safetensors", "meta", "deepcopy", "pickle")},
+        {"ways": _WAYS},
     ),
     BuiltInCheck(
         "train-eval", "Train mode and back leaves nothing but running statistics, and eval mode is not random.", 6
@@ -166,6 +170,37 @@ CHECKS: tuple[BuiltInCheck, ...] = (
         "Eager attention and each kernel that the device has give the same, but for rounding.",
         8,
     ),
+    BuiltInCheck(
+        "onnx",
+        "onnxruntime computes the same of the model's ONNX program, but for rounding.",
+        40,
+        {**_DIM, "dynamic": FLAG},
+    ),
+    BuiltInCheck(
+        "shapes",
+        "Other sizes of batches, images and sequences are computed right, whatever came before.",
+        25,
+        {**_DIM, "sizes": _some_of("batch", "image", "sequence")},
+    ),
+    BuiltInCheck("checkpointing", "Gradients with activation checkpointing equal those without.", 12),
+    BuiltInCheck(
+        "outputs",
+        "Tuples and dicts, ids and embeddings, with hidden states or attentions and without: all agree.",
+        8,
+        {"ways": _some_of(*WAYS_OF_OUTPUTS)},
+    ),
+    BuiltInCheck(
+        "device",
+        "The CPU and the GPU that there is give the same, but for rounding.",
+        4,
+        {"to": TEXT, "tf32": FLAG},
+    ),
+    BuiltInCheck(
+        "dtype",
+        "In bfloat16, float16 and under autocast each operation errs by what its type explains.",
+        30,
+        {"types": _TYPES},
+    ),
 )
 """In the order in which they run."""
 COMMON_OPTIONS = {"seconds": POSITIVE, "xfail": TEXT}
@@ -203,11 +238,6 @@ class PlannedCheck:
 def known_checks(own: Sequence[Check] = ()) -> dict[str, Check]:
     """Return all checks by name: those of this package, then a project's own."""
     return {check.name: check for check in (*CHECKS, *own)}
-
-
-def split_names(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return the names in comma-separated texts."""
-    return tuple(name.strip() for text in texts for name in text.split(",") if name.strip())
 
 
 def check_name(name: object, known: Iterable[str]) -> str:

@@ -19,6 +19,7 @@ from pytest_torchlens.checks.side_by_side import Parting
 from pytest_torchlens.checks.side_by_side import Place
 from pytest_torchlens.checks.side_by_side import part
 from pytest_torchlens.checks.side_by_side import whole
+from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import OutOfTimeError
 from pytest_torchlens.checks.subject import Outputs
@@ -194,6 +195,17 @@ def passed_all(name: str, found: Sequence[CheckResult], notes: Sequence[str] = (
     compared = sum(result.compared for result in found)
     unseen = tuple(dict.fromkeys(text for result in found for text in result.unseen))
     return replace(worst, name=name, compared=compared, unseen=unseen, notes=tuple(notes))
+
+
+def raised_when_recorded(
+    runner: Subject, error: ModelRaisedError, given: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+) -> ModelRaisedError:
+    """Return the error of a pass as the recorded pass raises it, with the number of calls before it."""
+    try:
+        runner.record(*(given or (None, None)), way=error.way)
+    except ModelRaisedError as recorded:
+        return recorded
+    return error
 
 
 def words_of(judgement: Judgement) -> str:

@@ -28,7 +28,7 @@ from pytest_torchlens.replay.player import Arguments
 
 EXACT = {torch.complex64: torch.complex128, torch.complex32: torch.complex128}
 EXACT |= dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float64)
-_CASTS = frozenset(["float", "half", "bfloat16", "double"])
+CASTS = frozenset(["float", "half", "bfloat16", "double"])
 
 
 def in_float64(leaf: Any) -> Any:
@@ -56,8 +56,9 @@ class ExactPlayer(Player):
 
     def result(self, call: Call, arguments: Arguments) -> Any:
         """Return what the function returns, in float64."""
-        if call.info.name in _CASTS:
-            return in_float64(arguments[0][0])
+        if call.info.name in CASTS:
+            tensor = arguments[0][0]
+            return tensor.double() if is_discrete(tensor) else in_float64(tensor)
         if call.random is None and not call.info.opaque:
             try:
                 args, kwargs = substitute(arguments[0], _dtype), substitute(arguments[1], _dtype)

@@ -58,16 +58,16 @@ def run(subject: Subject, dynamic: bool = False, dim: int = 0) -> CheckResult:
     if subject.draws:
         raise NotApplicableError(f"the model draws random numbers ({subject.draws}), and others when it is exported")
     examples = Examples(subject, dim) if dynamic else None
-    given, other = _inputs(subject, examples)
+    given, other = inputs_to_export(subject, examples)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return _compare(other, *_exported(subject, given, examples))
-    except _NotExportedError as error:
-        return _raised(subject, error.error)
+    except NotExportedError as error:
+        return export_failed(subject, error.error)
 
 
-class _NotExportedError(Exception):
+class NotExportedError(Exception):
     """The model cannot be exported."""
 
     def __init__(self, error: Exception) -> None:
@@ -75,7 +75,7 @@ class _NotExportedError(Exception):
         self.error = error
 
 
-def _inputs(subject: Subject, examples: Examples | None) -> tuple[Arguments, Subject]:
+def inputs_to_export(subject: Subject, examples: Examples | None) -> tuple[Arguments, Subject]:
     """Return the inputs to export with, and a subject of those to run on, which the model itself takes.
 
     A batch of one would be taken for a constant.
@@ -99,21 +99,30 @@ def _with(subject: Subject, arguments: Arguments) -> Subject:
 def _exported(subject: Subject, given: Arguments, examples: Examples | None) -> tuple[ExportedProgram, tuple[str, ...]]:
     """Return the program, and what it does not hold."""
     try:
-        return _export(subject.model, given, examples), ()
-    except _NotExportedError:
+        return export_program(subject.model, given, examples), ()
+    except NotExportedError:
         if not (odd := _odd_output(subject)):
             raise
     subject.check_time()
-    program = _export(subject.model, given, examples, _Tensors)
+    program = export_program(subject.model, given, examples, TensorsOf)
     return program, (f"its output as it is: torch.export does not take {odd}, so its tensors were exported",)
 
 
-def _export(
+def export_program(
     model: nn.Module,
     given: Arguments,
     examples: Examples | None,
     wrapped: Callable[[nn.Module], nn.Module] = lambda model: model,
 ) -> ExportedProgram:
+    """Return the program of a copy of a model, `wrapped`; with `examples` for batches of each size.
+
+    Raises
+    ------
+    NotApplicableError
+        If the model cannot be copied.
+    NotExportedError
+        If it cannot be exported.
+    """
     try:
         copied = wrapped(copy.deepcopy(model))
     except Exception as error:
@@ -126,10 +135,10 @@ def _export(
     try:
         return torch.export.export(copied, given.args, given.kwargs, dynamic_shapes=shapes, strict=False)
     except Exception as error:
-        raise _NotExportedError(error) from error
+        raise NotExportedError(error) from error
 
 
-class _Tensors(nn.Module):
+class TensorsOf(nn.Module):
     """Returns the tensors of a model's output by path, without the objects that hold them."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -168,7 +177,7 @@ def _compare(other: Subject, program: ExportedProgram, unseen: tuple[str, ...]) 
         with other.runs(way=_WAY, function=module) as call:
             found = compare_outputs(other, call())
     except ModelRaisedError as error:
-        raise _NotExportedError(error.error) from error
+        raise NotExportedError(error.error) from error
     if not found.count:
         raise NotApplicableError("; ".join(found.unseen) or "its output holds no tensor to compare")
     unseen = (*unseen, *found.unseen)
@@ -196,14 +205,14 @@ def _place(other: Subject, module: Any, path: str) -> tuple[int | None, str, tup
     return number, values, () if number is not None else ("the operation: the program computes the value of each",)
 
 
-def _raised(subject: Subject, error: Exception) -> CheckResult:
-    """Return the failure of an export that raised, at the line where the model was."""
+def export_failed(subject: Subject, error: Exception, name: str = NAME) -> CheckResult:
+    """Return the failure of an export that raised, at the line where the model was; `name` is the check's."""
     root = chain_of(error)[-1]
     what = f"torch.export raised {type(error).__name__}: {first_sentence(str(error))}"
     place = place_of_error(error) or _last_line(error) or _last_line(root)
     unseen = () if place else ("the line: torch.export does not say it; torch.export.draft_export may",)
     failure = results.failure_at_line(subject.history, place, what, _ADVICE_RAISES)
-    return results.failed(NAME, failure, unseen=unseen, redrawn=subject.redrawn)
+    return results.failed(name, failure, unseen=unseen, redrawn=subject.redrawn)
 
 
 def _last_line(error: BaseException) -> SourcePlace | None:

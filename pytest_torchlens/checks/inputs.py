@@ -187,9 +187,9 @@ class Examples:
         made = [*walk(given.args), *walk(given.kwargs)]
         return [new for (_, old), (_, new) in zip(found, made, strict=True) if id(old) in self._batched]
 
-    def alone(self) -> Arguments:
-        """Return the first example alone."""
-        return self._changed(lambda tensor: self._row(tensor, 0).clone())
+    def alone(self, number: int = 0) -> Arguments:
+        """Return one example alone: the first one by default."""
+        return self._changed(lambda tensor: self._row(tensor, number).clone())
 
     def _changed(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Arguments:
         return with_inputs(self._subject, lambda tensor: change(tensor) if id(tensor) in self._batched else tensor)

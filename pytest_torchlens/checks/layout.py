@@ -13,6 +13,7 @@ import torch
 
 from pytest_torchlens.checks.compare import compare
 from pytest_torchlens.checks.compare import passed_all
+from pytest_torchlens.checks.compare import raised_when_recorded
 from pytest_torchlens.checks.inputs import Arguments
 from pytest_torchlens.checks.inputs import Examples
 from pytest_torchlens.checks.inputs import inputs_of
@@ -64,18 +65,9 @@ def _compared(
     try:
         outputs = runner.call(*given, way=way)
     except ModelRaisedError as error:
-        failure = failure_of_raise(reference.history, _with_calls(runner, given, error), _ADVICE)
+        failure = failure_of_raise(reference.history, raised_when_recorded(runner, error, given), _ADVICE)
         return failed(NAME, failure, redrawn=reference.redrawn)
     return compare(NAME, reference, outputs, lambda: runner.record(*given, way=way), way, _ADVICE, fit, depend)
-
-
-def _with_calls(runner: Subject, given: Arguments, error: ModelRaisedError) -> ModelRaisedError:
-    """Return the error as a recorded pass raises it, with the number of calls before it."""
-    try:
-        runner.record(*given, way=error.way)
-    except ModelRaisedError as recorded:
-        return recorded
-    return error
 
 
 def _channels_last(subject: Subject, dim: int) -> Iterator[CheckResult]:

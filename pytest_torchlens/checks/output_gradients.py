@@ -32,7 +32,7 @@ def gradients_by(
             outputs = [tensor for _, tensor in walk(function(*args, **kwargs)) if tensor.requires_grad]
         if not outputs:
             raise NoGradientError("no output has a gradient")
-        weights = [_weights(tensor, seed) for seed, tensor in enumerate(outputs)]
+        weights = [weights_of(tensor, seed) for seed, tensor in enumerate(outputs)]
         found: Sequence[torch.Tensor | None] = torch.autograd.grad(
             outputs, [*targets.values()], weights, allow_unused=True
         )
@@ -67,7 +67,7 @@ def moved_gradients(model: nn.Module, seed: int) -> Callable[..., dict[str, torc
     return gradients_by(lambda *args, **kwargs: functional_call(model, parameters, args, kwargs), targets)
 
 
-def _weights(tensor: torch.Tensor, seed: int) -> torch.Tensor:
+def weights_of(tensor: torch.Tensor, seed: int) -> torch.Tensor:
     """Return eighths from -1 to 1 in the shape of an output: the same numbers in each dtype."""
     generator = torch.Generator().manual_seed(seed)
     return (torch.randint(-8, 9, tensor.shape, generator=generator) / 8).to(tensor)

@@ -17,7 +17,7 @@ FLOOR = 4.0
 """Units in the last place of the RMS that are explained, whatever the error of the plain run."""
 LARGEST = 4.0
 """The largest error of an element may be so many times what the largest of the plain run explains."""
-_HALF = (torch.float16, torch.bfloat16)
+HALF = (torch.float16, torch.bfloat16)
 
 
 class Judgement(NamedTuple):
@@ -34,17 +34,20 @@ class Judgement(NamedTuple):
         return self.error / self.limit if self.limit else (float("inf") if self.error else 0.0)
 
 
-def judge(other: torch.Tensor, reference: torch.Tensor, exact: torch.Tensor) -> Judgement:
+def judge(
+    other: torch.Tensor, reference: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype | None = None
+) -> Judgement:
     """Return whether the error of another run is explained.
 
     The RMS error of `other` against `exact` may be k times that of `reference`, plus `FLOOR` eps of the RMS of `exact`;
     the largest error of an element `LARGEST` times as much of the largest errors.  Discrete values must be equal, and
-    numbers finite where those of the reference are.
+    numbers finite where those of the reference are.  Both k and eps are those of `dtype`: of the reference by default.
     """
+    dtype = dtype or reference.dtype
     if other.shape != reference.shape:
         return Judgement(float("inf"), 0.0, 0.0, within=False)
     if is_discrete(reference):
-        wrong = float((other != reference).sum())
+        wrong = float((other.to(reference.device) != reference).sum())
         return Judgement(wrong, 0.0, 0.0, within=not wrong)
     one, two, truth = (_plain(tensor) for tensor in (other, reference, exact))
     finite = two.isfinite()
@@ -54,7 +57,7 @@ def judge(other: torch.Tensor, reference: torch.Tensor, exact: torch.Tensor) -> 
     one, two, truth = one[finite], two[finite], truth[finite]
     if not truth.numel():
         return Judgement(0.0, 0.0, 0.0, within=True)
-    k, floor = factor(reference), FLOOR * eps_of(reference)
+    k, floor = factor(reference, dtype), FLOOR * torch.finfo(dtype).eps
     error, own = _rms(one - truth), _rms(two - truth)
     limit = k * own + floor * _rms(truth)
     most = LARGEST * (k * _largest(two - truth) + floor * max(_largest(truth), _rms(truth)))
@@ -76,9 +79,9 @@ def is_plainly_explained(other: torch.Tensor, reference: torch.Tensor) -> bool:
     return _rms(apart) <= floor * _rms(two) * (1 - floor) and _largest(apart) <= LARGEST * floor * largest * (1 - floor)
 
 
-def factor(reference: torch.Tensor) -> float:
-    """Return k for a tensor."""
-    return K_FEW if reference.dtype in _HALF or reference.numel() < FEW else K
+def factor(reference: torch.Tensor, dtype: torch.dtype | None = None) -> float:
+    """Return k for a tensor; `dtype` is its own by default."""
+    return K_FEW if (dtype or reference.dtype) in HALF or reference.numel() < FEW else K
 
 
 def eps_of(tensor: torch.Tensor) -> float:

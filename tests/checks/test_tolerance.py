@@ -98,3 +98,13 @@ def test_a_pass_in_float64_is_that_of_the_model_in_float64() -> None:
 
 
 X = torch.rand(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+
+
+def test_whole_numbers_that_are_cast_go_on_in_float64() -> None:
+    class Cast(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.arange(3).float() @ x
+
+    with torch.no_grad():
+        exact = exact_outputs(subject := subject_of(Cast(), torch.rand(3, 2)), subject.history)
+    assert exact.outputs[""].dtype is torch.float64

@@ -1,0 +1,277 @@
+"""The check ``dtype``: in low precision each operation errs by what its type explains.
+
+A copy of the model runs in bfloat16 or float16, and the model itself under autocast.  Each operation of that pass is
+run in float64 on the very inputs that it has: its own error must be that of a result rounded once.  One that errs more
+fails the check if an output errs more, too, than that of a pass in float64 whose results are rounded once each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from pytest_torchlens.capture import edges_in
+from pytest_torchlens.capture.looks import named_parameters
+from pytest_torchlens.capture.values import value_of
+from pytest_torchlens.checks import results
+from pytest_torchlens.checks.catalog import split_names
+from pytest_torchlens.checks.compare import passed_all
+from pytest_torchlens.checks.compare import words_of
+from pytest_torchlens.checks.dynamo import first_sentence
+from pytest_torchlens.checks.exact import ExactPlayer
+from pytest_torchlens.checks.exact import is_discrete
+from pytest_torchlens.checks.held import listed
+from pytest_torchlens.checks.inputs import inputs_of
+from pytest_torchlens.checks.inputs import with_inputs
+from pytest_torchlens.checks.results import values_text
+from pytest_torchlens.checks.rounding import OwnJudgement
+from pytest_torchlens.checks.rounding import RoundingPlayer
+from pytest_torchlens.checks.rounding import in_step
+from pytest_torchlens.checks.rounding import own_judgements
+from pytest_torchlens.checks.rounding import relative_error
+from pytest_torchlens.checks.side_by_side import ancestors
+from pytest_torchlens.checks.subject import ModelRaisedError
+from pytest_torchlens.checks.subject import NotApplicableError
+from pytest_torchlens.checks.subject import Subject
+from pytest_torchlens.checks.tolerance import Judgement
+from pytest_torchlens.checks.tolerance import judge
+from pytest_torchlens.checks.vacuity import dependent
+from pytest_torchlens.history import ModelHistory
+from pytest_torchlens.records import CheckResult
+from pytest_torchlens.records import output_name
+from pytest_torchlens.replay import Player
+
+NAME = "dtype"
+_AUTOCAST = "autocast"
+_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+_LOST = 0.5
+"""An output that errs by so much of its RMS has nothing left of its value."""
+_NO_KERNEL = re.compile(r"not implemented for '\w*(Half|BFloat16)|support", re.IGNORECASE)
+_ADVICE = {
+    "mixed": "make constants in the dtype of what they meet: x.new_zeros(...), torch.arange(..., dtype=x.dtype), and "
+    "masks with torch.finfo(x.dtype).min",
+    "overflow": "scale down before the operation, clamp after it, or run it in float32; bfloat16 has the range of "
+    "float32",
+    "underflow": "scale up before the operation, or run it in float32; an epsilon must be a number of its type",
+    "rounds": "let the operation sum and subtract in float32: x.float(), and back with .to(x.dtype)",
+    "lost": "run the operation in float32, with what leads to it: positions, angles, sums of squares and exponents "
+    "need more digits than this type has",
+}
+
+
+def run(subject: Subject, types: str = "bfloat16,autocast") -> CheckResult:
+    """Run the model in each of these types, and judge each operation.
+
+    Parameters
+    ----------
+    subject
+        The model and its inputs.
+    types
+        Some of ``bfloat16``, ``float16`` and ``autocast`` (to bfloat16 on CPU, to the device's type elsewhere).
+    """
+    subject = dependent(subject)
+    _require_float32(subject)
+    found: list[CheckResult] = []
+    unseen: list[str] = []
+    for name in split_names([types]):
+        try:
+            result = _Judged(subject, _recorded(subject, name), name).result()
+        except _MixedError as error:
+            return results.failed(NAME, results.failure_of_raise(subject.history, error.error, _ADVICE["mixed"]))
+        except NotApplicableError as reason:
+            unseen.append(f"{name}: {reason}")
+            continue
+        if result.failure is not None:
+            return result
+        found.append(result)
+    if not found:
+        raise NotApplicableError("; ".join(unseen))
+    notes = [note for result in found for note in result.notes]
+    passed = passed_all(NAME, found, notes)
+    return results.passed(
+        NAME, passed.compared, unit="operations", unseen=(*passed.unseen, *unseen), notes=notes, redrawn=subject.redrawn
+    )
+
+
+class _MixedError(Exception):
+    """The model raised in low precision, as it mixes dtypes."""
+
+    def __init__(self, error: ModelRaisedError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _require_float32(subject: Subject) -> None:
+    every = [*inputs_of(subject).values(), *(tensor for _, tensor in named_parameters(subject.model))]
+    if not any(tensor.dtype is torch.float32 for tensor in every):
+        raise NotApplicableError("no parameter and no input is in float32, so there is nothing to cast")
+    if any(tensor.is_complex() for tensor in every):
+        raise NotApplicableError("it has complex parameters or inputs, which half precision does not have")
+
+
+# -- passes ----------------------------------------------------------------------------------------------------------
+
+
+def _recorded(subject: Subject, name: str) -> ModelHistory:
+    """Return a recorded pass in low precision."""
+    way = f"under {name}" if name == _AUTOCAST else f"in {name}"
+    runner = subject if name == _AUTOCAST else _cast(subject, _DTYPES[name])
+    try:
+        with _autocast(subject) if name == _AUTOCAST else contextlib.nullcontext():
+            return runner.record(way=way)
+    except ModelRaisedError as error:
+        text = f"{type(error.error).__name__}: {error.error}"
+        if not isinstance(error.error, RuntimeError) or _NO_KERNEL.search(text):
+            raise NotApplicableError(f"{_at(subject, error)}{first_sentence(text)}") from error
+        raise _MixedError(error) from error
+
+
+def _at(subject: Subject, error: ModelRaisedError) -> str:
+    """Return the label of the operation that raised."""
+    known = 0 <= error.calls < len(subject.history.recording.calls)
+    return f"at {subject.history.label(error.calls)}, " if known else ""
+
+
+def _autocast(subject: Subject) -> contextlib.AbstractContextManager[object]:
+    kind = next((tensor.device.type for tensor in inputs_of(subject).values()), "cpu")
+    return torch.autocast(kind, dtype=torch.bfloat16 if kind == "cpu" else None)
+
+
+def _cast(subject: Subject, dtype: torch.dtype) -> Subject:
+    """Return a subject of a copy of the model and its inputs in another dtype."""
+
+    def cast(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach().to(dtype if tensor.is_floating_point() else tensor.dtype).clone()
+
+    try:
+        model = copy.deepcopy(subject.model).to(dtype)
+    except Exception as error:
+        raise NotApplicableError(f"the model cannot be copied and cast: {type(error).__name__}: {error}") from error
+    return subject.of(model).with_inputs(*with_inputs(subject, cast))
+
+
+# -- judgement -------------------------------------------------------------------------------------------------------
+
+
+class _Output(NamedTuple):
+    """An output of a pass in low precision."""
+
+    path: str
+    judgement: Judgement
+    relative: float
+    """Its error, as a part of the RMS."""
+    value: torch.Tensor
+    exact: torch.Tensor
+
+
+class _Judged:
+    """Judges a recorded pass in low precision."""
+
+    def __init__(self, subject: Subject, history: ModelHistory, name: str) -> None:
+        self._subject = subject
+        self._history = history
+        self._name = name
+        self._errors: dict[int, float] = {}
+        """The error of each call's result, as a part of the RMS: its own and what it inherits."""
+
+    def result(self) -> CheckResult:
+        """Return the failure at the first operation at fault; passed, if no output shows one."""
+        count, worst, wrong = 0, 0.0, []
+        for own in own_judgements(self._subject, self._history.recording):
+            count += 1
+            worst = max(worst, own.judgement.excess)
+            if not own.judgement.within:
+                wrong.append(own)
+        if not count:
+            raise NotApplicableError("no operation gives real numbers that float64 can give, too")
+        outputs = self._outputs(with_rounding=bool(wrong))
+        for output in outputs:
+            if (culprit := self._culprit(output, wrong)) is not None:
+                return self._failed(output, culprit, count)
+        if (lost := next((output for output in outputs if output.relative >= _LOST), None)) is not None:
+            return self._lost(lost, count)
+        error = max((output.relative for output in outputs), default=0.0)
+        notes = [f"{self._name}: its output errs by {error:.1g} of the RMS", *self._unshown(wrong)]
+        return results.passed(NAME, count, unit="operations", notes=tuple(notes))
+
+    def _outputs(self, *, with_rounding: bool) -> list[_Output]:
+        recording = self._history.recording
+        kinds = [Player, ExactPlayer, *([RoundingPlayer] if with_rounding else [])]
+        found = []
+        with torch.no_grad(), contextlib.ExitStack() as stack:
+            players = [stack.enter_context(kind(recording)) for kind in kinds]
+            for number, outputs in in_step(recording, players):
+                self._subject.check_time()
+                self._errors[number] = max(
+                    (relative_error(*pair) for pair in zip(*outputs[:2], strict=True)), default=0
+                )
+            for path, read in recording.outputs:
+                values = [player.at(value_of(read).slot).detach().clone() for player in players]
+                if not is_discrete(values[0]) and not values[0].is_complex():
+                    judgement = judge(values[0], values[-1], values[1], values[0].dtype)
+                    found.append(_Output(path, judgement, relative_error(*values[:2]), *values[:2]))
+        return found
+
+    def _culprit(self, output: _Output, wrong: Sequence[OwnJudgement]) -> OwnJudgement | None:
+        """Return the first operation with an error of its own that shows in an output."""
+        if output.judgement.within:
+            return None
+        leading = ancestors(self._history.recording, output.path)
+        return next((own for own in wrong if own.number in leading), None)
+
+    def _failed(self, output: _Output, own: OwnJudgement, count: int) -> CheckResult:
+        kind, cause = _cause(own)
+        what = f"{output_name(output.path)} errs in {self._name} by more than rounding explains: "
+        return self._failure(own.number, what + words_of(output.judgement), kind, cause, own.exact, own.output, count)
+
+    def _lost(self, output: _Output, count: int) -> CheckResult:
+        what = f"{output_name(output.path)} is lost in {self._name}: its error is {output.relative:.0%} of the RMS"
+        leading = sorted(ancestors(self._history.recording, output.path))
+        number = next((number for number in leading if self._errors[number] >= _LOST / 2), None)
+        inherited = 0.0 if number is None else self._inherited(number)
+        error = output.relative if number is None else self._errors[number]
+        cause = f"its result errs by {error:.0%} of the RMS, its inputs by {inherited:.1%}: the type has too few digits"
+        return self._failure(number, what, "lost", cause, output.exact, output.value, count)
+
+    def _inherited(self, number: int) -> float:
+        reads = (value_of(read).call for _, read in edges_in(self._history.recording.calls[number]))
+        return max((self._errors.get(call, 0.0) for call in reads), default=0.0)
+
+    def _failure(  # noqa: PLR0913 - the parts of a failure
+        self,
+        number: int | None,
+        what: str,
+        kind: str,
+        cause: str,
+        exact: torch.Tensor,
+        value: torch.Tensor,
+        count: int,
+    ) -> CheckResult:
+        values = values_text(exact, value)
+        failure = results.failure_at(self._history, number, what, _ADVICE[kind], cause=cause, values=values)
+        redrawn = self._subject.redrawn
+        return results.failed(NAME, failure, compared=count, unit="operations", redrawn=redrawn)
+
+    def _unshown(self, wrong: Sequence[OwnJudgement]) -> list[str]:
+        """Return a note on the operations that err by themselves, which no output shows."""
+        labels = dict.fromkeys(f"{self._history.label(own.number)} ({_cause(own)[0]})" for own in wrong)
+        return [f"{self._name}: no output shows the error of {listed([*labels])}"] if labels else []
+
+
+def _cause(own: OwnJudgement) -> tuple[str, str]:
+    """Return a word for why an operation errs, and the cause in words."""
+    if own.overflows:
+        most, end = float(own.exact.abs().nan_to_num(posinf=0.0).max()), torch.finfo(own.output.dtype).max
+        return "overflow", f"overflow: it gives up to {most:.3g}, and its type ends at {end:.3g}"
+    if own.underflow:
+        least = torch.finfo(own.output.dtype).tiny
+        return (
+            "underflow",
+            f"underflow: {own.underflow:.0%} of its results are below {least:.1g}, where digits are lost",
+        )
+    return "rounds", f"the operation itself errs: {words_of(own.judgement)} on the inputs that it has"

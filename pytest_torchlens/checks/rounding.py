@@ -1,0 +1,149 @@
+"""Replays a pass in low precision beside float64: the error of each operation by itself, and what rounding explains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import torch
+
+from pytest_torchlens.capture import Call
+from pytest_torchlens.capture import Recording
+from pytest_torchlens.capture.leaves import substitute
+from pytest_torchlens.capture.leaves import tensors
+from pytest_torchlens.capture.memory import overwrite
+from pytest_torchlens.checks.exact import CASTS
+from pytest_torchlens.checks.exact import ExactPlayer
+from pytest_torchlens.checks.exact import in_float64
+from pytest_torchlens.checks.exact import is_discrete
+from pytest_torchlens.checks.subject import Subject
+from pytest_torchlens.checks.tolerance import HALF
+from pytest_torchlens.checks.tolerance import Judgement
+from pytest_torchlens.checks.tolerance import judge
+from pytest_torchlens.replay import Player
+from pytest_torchlens.replay.player import Arguments
+
+_DIGITS = {torch.bfloat16: 8, torch.float16: 11, torch.float32: 24}
+"""Binary digits of a number, with the leading one."""
+_CASTS = CASTS | {"to", "type", "type_as", "_to_copy"}
+
+
+def rounded(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return float64 numbers rounded to the digits of a dtype, whatever its range: nothing overflows or underflows."""
+    if dtype not in _DIGITS or not tensor.is_floating_point():
+        return tensor
+    mantissa, exponent = torch.frexp(tensor)
+    scale = 2.0 ** _DIGITS[dtype]
+    return torch.where(tensor.isfinite(), torch.ldexp((mantissa * scale).round() / scale, exponent), tensor)
+
+
+class OwnJudgement(NamedTuple):
+    """What one operation of a pass makes of the inputs that it has, beside what float64 makes of them."""
+
+    number: int
+    judgement: Judgement
+    output: torch.Tensor
+    exact: torch.Tensor
+    finite_inputs: bool
+
+    @property
+    def overflows(self) -> bool:
+        """Whether finite inputs give what is not finite, and float64 gives a number."""
+        return self.finite_inputs and bool((~self.output.isfinite() & self.exact.isfinite()).any())
+
+    @property
+    def underflow(self) -> float:
+        """The part of the elements that are too small for all digits, where these make half of the error at least."""
+        lost = (self.exact.abs() < torch.finfo(self.output.dtype).tiny) & (self.exact != 0)
+        error = (self.output.double() - self.exact).nan_to_num().square()
+        return float(lost.double().mean()) if 2 * float(error[lost].sum()) >= float(error.sum()) > 0 else 0.0
+
+
+def own_judgements(subject: Subject, recording: Recording) -> Iterator[OwnJudgement]:
+    """Yield the judgement of each output of each operation; those without float64 and random ones are left out."""
+    # the one that sets what a call was recorded under first has to put it back last
+    with torch.no_grad(), ExactPlayer(recording) as exact, Player(recording) as player:
+        for number, call in enumerate(recording.calls):
+            subject.check_time()
+            arguments = player.arguments(call)
+            finite = all(bool(tensor.isfinite().all()) for tensor in tensors(arguments))
+            truths = _exactly(exact, call, arguments)
+            returned, outputs = player.play(number, call, arguments)
+            for output, truth in zip(outputs, truths, strict=False):
+                if not is_discrete(output) and not output.is_complex() and output.shape == truth.shape:
+                    ideal = rounded(truth, output.dtype)
+                    yield OwnJudgement(number, judge(output, ideal, truth, output.dtype), output, truth, finite)
+            player.store(number, call, returned)
+
+
+def _exactly(exact: ExactPlayer, call: Call, arguments: Arguments) -> tuple[torch.Tensor, ...]:
+    """Return what float64 makes of copies of these arguments; nothing where that is not known."""
+    if call.random is not None or call.info.opaque or call.uninitialised or not call.returned:
+        return ()
+    given = _as_autocast_reads(call, arguments)
+    try:
+        return exact.run(call, (substitute(given[0], _copied), substitute(given[1], _copied)))
+    except Exception:  # noqa: BLE001 - functions without float64
+        return ()
+
+
+def _copied(leaf: object) -> object:
+    return in_float64(leaf).clone() if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _as_autocast_reads(call: Call, arguments: Arguments) -> Arguments:
+    """Return float32 arguments rounded to half precision where the call, under autocast, makes that of them."""
+    low = next((value.dtype for value in call.outputs if value.dtype in HALF), None)
+    if low is None or call.info.name in _CASTS or call.writes:
+        return arguments
+
+    def read(leaf: Any) -> Any:
+        is_cast = isinstance(leaf, torch.Tensor) and leaf.dtype in (torch.float32, torch.float64)
+        return rounded(leaf.double(), low).to(leaf.dtype) if is_cast else leaf
+
+    return substitute(arguments[0], read), substitute(arguments[1], read)
+
+
+class RoundingPlayer(ExactPlayer):
+    """Replays a recording in float64 with the result of each call rounded once: what the dtypes alone explain."""
+
+    def play(
+        self, number: int, call: Call, arguments: Arguments
+    ) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+        """Run call `number`; return the tensors it returned, to be stored, and the tensors for its recorded outputs."""
+        returned, outputs = super().play(number, call, _as_autocast_reads(call, arguments))
+        for output, value in zip(outputs, call.outputs, strict=True):
+            made = rounded(output, value.dtype)
+            if made is not output and not torch.equal(made, output):
+                overwrite(output, made)
+        return returned, outputs
+
+
+def in_step(recording: Recording, players: Sequence[Player]) -> Iterator[tuple[int, list[tuple[torch.Tensor, ...]]]]:
+    """Run all calls with each player, and yield the outputs of each; decisions are those of the first."""
+    for number, call in enumerate(recording.calls):
+        played = [player.play(number, call, player.arguments(call)) for player in players]
+        first = played[0][1]
+        for _, others in played[1:]:
+            for output, other in zip(first, others, strict=True):
+                if is_discrete(output) and output.shape == other.shape:
+                    overwrite(other, output)
+        yield number, [outputs for _, outputs in played]
+        for player, (returned, _) in zip(players, played, strict=True):
+            player.store(number, call, returned)
+
+
+def relative_error(value: torch.Tensor, exact: torch.Tensor) -> float:
+    """Return the RMS error of finite numbers as a part of their RMS; infinite if only the exact ones are finite."""
+    if is_discrete(value) or value.is_complex() or value.shape != exact.shape:
+        return 0.0
+    finite = exact.isfinite()
+    one, two = value.double()[finite], exact[finite]
+    if not two.numel():
+        return 0.0
+    error, size = float((one - two).square().mean().sqrt()), float(two.square().mean().sqrt())
+    error = error if math.isfinite(error) else math.inf
+    return error / size if size else (math.inf if error else 0.0)

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_torchlens.checks import rounding
+from pytest_torchlens.checks.tolerance import Judgement
+from pytest_torchlens.records import CheckResult
+from pytest_torchlens.records import CheckStatus
+from tests.checks.subjects import TwoLayers
+from tests.checks.subjects import check
+from tests.checks.subjects import line_of
+
+X = torch.rand(2, 8, generator=torch.Generator().manual_seed(0)) + 0.5
+
+
+def cause_of(result: CheckResult) -> str:
+    assert result.status is CheckStatus.FAILED
+    assert result.failure is not None
+    return result.failure.cause
+
+
+class Normed(TwoLayers):
+    """Divides by the root of the mean square, of numbers whose squares are large or small."""
+
+    scale = 1000.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * self.scale
+        mean = y.pow(2).mean(1, keepdim=True)  # squares
+        return self.last(y * torch.rsqrt(mean))  # type: ignore[no-any-return]
+
+
+class Small(Normed):
+    scale = 1e-4
+
+
+class NormedInFloat32(TwoLayers):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * 1000
+        mean = y.float().pow(2).mean(1, keepdim=True)
+        return self.last(y * torch.rsqrt(mean).to(y.dtype))  # type: ignore[no-any-return]
+
+
+class Mixed(TwoLayers):
+    """Makes a constant in the default dtype."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x) + torch.linspace(0, 1, 8)
+        return self.last(y)  # meets float32
+
+
+class Alike(TwoLayers):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.first(x) + torch.linspace(0, 1, 8, dtype=x.dtype))  # type: ignore[no-any-return]
+
+
+class Turned(TwoLayers):
+    """Turns by the angle of a position, as rotary embeddings do."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        angles = x * 1857
+        return angles.cos()  # of large angles
+
+
+@torch.library.custom_op("lens_tests::sine", mutates_args=())
+def sine(x: torch.Tensor) -> torch.Tensor:
+    """A kernel that is coarse in bfloat16."""
+    return (x * 8).round().sin() if x.dtype is torch.bfloat16 else (x * 8).sin()
+
+
+class Coarse(TwoLayers):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        return self.last(torch.ops.lens_tests.sine(y))  # a coarse kernel
+
+
+@pytest.mark.parametrize(("model", "word"), [(Normed(), "overflow"), (Small(), "underflow")])
+def test_squares_that_leave_the_range_of_float16_are_found(model: nn.Module, word: str) -> None:
+    result = check("dtype", model, X, types="float16")
+    assert cause_of(result).startswith(word)
+    assert line_of(result).endswith("# squares")
+    assert result.operation == "pow_1_2"
+    assert check("dtype", model, X).status is CheckStatus.PASSED
+
+
+def test_a_constant_of_another_dtype_is_found() -> None:
+    result = check("dtype", Mixed(), X, types="bfloat16")
+    assert result.status is CheckStatus.FAILED
+    assert line_of(result).endswith("# meets float32")
+    assert check("dtype", Mixed(), X, types="autocast").status is CheckStatus.PASSED
+
+
+def test_angles_that_have_too_few_digits_are_found() -> None:
+    result = check("dtype", Turned(), X, types="bfloat16")
+    assert "the type has too few digits" in cause_of(result)
+    assert line_of(result).endswith("# of large angles")
+
+
+def test_a_kernel_that_rounds_more_is_found_and_nothing_else_would_find_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = check("dtype", Coarse(), X, types="bfloat16")
+    assert "the operation itself errs" in cause_of(result)
+    assert line_of(result).endswith("# a coarse kernel")
+    monkeypatch.setattr(rounding, "judge", lambda *_: Judgement(0.0, 0.0, 0.0, within=True))
+    assert check("dtype", Coarse(), X, types="bfloat16").status is CheckStatus.PASSED
+
+
+@pytest.mark.parametrize("model", [NormedInFloat32(), Alike()])
+def test_squares_in_float32_and_constants_in_the_dtype_of_the_input_pass(model: nn.Module) -> None:
+    result = check("dtype", model, X, types="bfloat16,float16,autocast")
+    assert (result.status, result.unit) == (CheckStatus.PASSED, "operations")
+    assert result.compared >= 9
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_an_overflow_that_no_output_shows_is_noted() -> None:
+    class Masked(TwoLayers):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            lowest = torch.full_like(x, -60000.0).masked_fill(x > 0.9, 0)
+            return self.last((x + lowest + lowest).softmax(1))  # type: ignore[no-any-return]
+
+    result = check("dtype", Masked(), X, types="float16")
+    assert result.status is CheckStatus.PASSED
+    assert any("(overflow)" in note for note in result.notes)
+
+
+def test_what_cannot_be_cast_is_not_applicable() -> None:
+    class Solved(TwoLayers):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.linalg.qr(self.first(x))[1]
+
+    result = check("dtype", Solved(), X, types="float16")
+    assert result.status is CheckStatus.NOT_APPLICABLE
+    assert "at linalgqr_1_2" in result.reason
+    assert "not implemented for 'Half'" in result.reason
+    assert "in float32" in check("dtype", Alike().double(), X.double()).reason
