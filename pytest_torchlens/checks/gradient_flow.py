@@ -190,6 +190,18 @@ class Flow:
         tensors = [value_of(read).tensor for _, read in edges_in(self.recording.calls[number])]
         return any(tensor is not None and not is_discrete(tensor) and _is_zero(tensor) for tensor in tensors)
 
+    def is_softmax_of_one(self, number: int) -> bool:
+        """Return whether a call is a softmax over one element, or attention to one key."""
+        call = self.recording.calls[number]
+        if call.info.layer_type == "scaled_dot_product_attention":
+            shapes = {path: value_of(read).shape for path, read in edges_in(call)}
+            key = shapes.get("1", shapes.get("key"))
+            return key is not None and key[-2] == 1
+        tensors = [output.tensor for output in call.outputs]
+        return call.info.layer_type == "softmax" and all(
+            tensor is not None and bool((tensor == 1).all()) for tensor in tensors
+        )
+
 
 def _words(escape: Escape) -> str:
     return f"{escape.name}()"

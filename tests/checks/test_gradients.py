@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from pytest_torchlens.records import CheckStatus
 from tests.checks.subjects import check
@@ -115,6 +116,22 @@ class Saturated(nn.Module):
         return self.last(y + x)  # type: ignore[no-any-return]
 
 
+class Attending(nn.Module):
+    """Attends with a bias, which one key makes useless."""
+
+    def __init__(self, *, fused: bool) -> None:
+        super().__init__()
+        self.fused = fused
+        self.bias = nn.Parameter(torch.zeros(1, 1))
+        self.value = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        bias, value = self.bias * x[..., 0].unsqueeze(1), self.value(x)  # of each key
+        if self.fused:
+            return F.scaled_dot_product_attention(x, x, value, bias)
+        return (x @ x.transpose(-1, -2) + bias).softmax(-1) @ value
+
+
 class Residual(nn.Module):
     """Begins as the identity: its branch is multiplied by zeros."""
 
@@ -210,6 +227,15 @@ def test_a_flat_operation_is_found() -> None:
     assert line_of(result).endswith("# flat")
     assert result.failure is not None
     assert result.failure.cause == "relu gets a gradient and passes on only zeros"
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_attention_to_one_key_is_unseen_and_to_three_passes(fused: bool) -> None:
+    result = check("gradients", Attending(fused=fused), torch.rand(2, 1, 4))
+    assert (result.status, result.compared) == (CheckStatus.PASSED, 2)
+    assert "'bias', which only lead to a softmax over one element" in result.unseen[0]
+    result = check("gradients", Attending(fused=fused), torch.rand(2, 3, 4))
+    assert (result.status, result.compared, result.unseen) == (CheckStatus.PASSED, 3, ())
 
 
 def test_a_branch_that_begins_at_zero_passes_with_other_weights() -> None:
