@@ -35,7 +35,7 @@ Made by `python docs/make_checks_page.py` from the tables in [zoo/checks](zoo/ch
 models with random weights, each in a worker process with one thread. Results are measured and none is guessed.
 
 - **passed**: at least one output that depends on the input was compared, and agrees. No pass is vacuous.
-- **drawn anew**: of these, on a copy with weights drawn anew, as with the zoo's the output hardly depended on the input.
+- **drawn anew**: of these, on a copy with other weights, as with the zoo's the output hardly depended on the input.
 - **failed**: what a person who looked at it says stands below. All are true, or the page says otherwise.
 - **not applicable**: the reasons are counted below.
 
