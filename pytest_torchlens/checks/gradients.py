@@ -335,15 +335,19 @@ def _addresses(name: str) -> Iterator[str]:
 
 
 def _vanished(subject: Subject, flow: Flow, names: list[str], remarks: _Remarks) -> Failure | None:
-    """Return the failure of parameters whose gradient is zero; none if only zeros among the weights make it so."""
+    """Return the failure of parameters whose gradient is zero; none if chance or zeros among the weights make it so."""
     places = {name: flow.vanishing(name) for name in names}
-    excusable = [name for name, at in places.items() if at is not None and flow.has_zero_operand(at)]
+    excusable = [
+        name
+        for name, at in places.items()
+        if at is not None and (flow.has_zero_operand(at) or flow.has_few_outputs(at))
+    ]
     excused = _fine_with_other_weights(subject, excusable)
     if excused:
         remarks.redrawn = True
         remarks.notes.append(
-            f"the gradient of {listed([*map(repr, excused)])} is zero with these weights, as a factor is all zero, "
-            "and not with weights drawn anew"
+            f"the gradient of {listed([*map(repr, excused)])} is zero with these weights, as a factor is all zero or "
+            "the few elements of an activation are all off, and not with weights drawn anew"
         )
     left = [name for name in names if name not in excused]
     if not left:

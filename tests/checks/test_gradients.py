@@ -132,6 +132,20 @@ class Attending(nn.Module):
         return (x @ x.transpose(-1, -2) + bias).softmax(-1) @ value
 
 
+class Squeezed(nn.Module):
+    """Scales channels by a rectifier of few units, all of which these weights switch off; or by one of many."""
+
+    def __init__(self, units: int) -> None:
+        super().__init__()
+        self.down, self.up = nn.Linear(6, units), nn.Linear(units, 6)
+        nn.init.constant_(self.down.weight, -1.0)
+        nn.init.constant_(self.down.bias, -0.1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        squeezed = self.down(x.mean(0, keepdim=True)).relu()  # off
+        return x * self.up(squeezed).sigmoid()
+
+
 class Residual(nn.Module):
     """Begins as the identity: its branch is multiplied by zeros."""
 
@@ -242,6 +256,13 @@ def test_a_branch_that_begins_at_zero_passes_with_other_weights() -> None:
     result = check("gradients", Residual(), X)
     assert (result.status, result.redrawn) == (CheckStatus.PASSED, True)
     assert "as a factor is all zero" in result.notes[0]
+
+
+def test_a_rectifier_of_few_units_may_be_off_by_chance_and_one_of_many_not() -> None:
+    result = check("gradients", Squeezed(4), X)
+    assert (result.status, result.redrawn) == (CheckStatus.PASSED, True)
+    result = check("gradients", Squeezed(20), X)
+    assert line_of(result).endswith("# off")
 
 
 def test_a_head_of_train_mode_and_other_routes_pass_with_a_note() -> None:
