@@ -88,11 +88,11 @@ _WAYS = _some_of("state_dict", "safetensors", "meta", "deepcopy", "pickle")
 WAYS_OF_OUTPUTS = ("return_dict", "inputs_embeds", "hidden_states", "attentions", "features")
 _TYPES = _some_of("bfloat16", "float16", "autocast")
 CHECKS: tuple[BuiltInCheck, ...] = (
-    BuiltInCheck("repeat", "A second call gives the same output and leaves the same state.", 3),
+    BuiltInCheck("repeat", "A second call gives the same output and leaves the same state.", 4),
     BuiltInCheck(
         "rows",
         "Other rows of the batch, changed at the same shape, change nothing in this one: bit for bit.",
-        5,
+        6,
         {**_DIM, "size": whole(2, 1024)},
     ),
     BuiltInCheck(
@@ -104,29 +104,29 @@ CHECKS: tuple[BuiltInCheck, ...] = (
     BuiltInCheck(
         "layout",
         "Inputs in channels_last, not contiguous or expanded give the same, but for rounding.",
-        4,
+        6,
         _DIM,
     ),
-    BuiltInCheck("threads", "One thread and as many as there are processors give the same, but for rounding.", 2),
+    BuiltInCheck("threads", "One thread and as many as there are processors give the same, but for rounding.", 4),
     BuiltInCheck(
         "gradients",
         "Every trainable parameter gets a finite gradient that is not all zero.",
-        6,
+        5,
         {"gradcheck": FLAG, "ignore": TEXT},
     ),
     BuiltInCheck(
         "state",
         "A state_dict, a copy, a pickle and safetensors carry all that the output depends on: bit for bit.",
-        18,
+        46,
         {"ways": _WAYS},
     ),
     BuiltInCheck(
-        "train-eval", "Train mode and back leaves nothing but running statistics, and eval mode is not random.", 6
+        "train-eval", "Train mode and back leaves nothing but running statistics, and eval mode is not random.", 5
     ),
     BuiltInCheck(
         "compile",
         "torch.compile gives the same outputs and gradients, but for rounding.",
-        50,
+        70,
         {
             "backend": TEXT,
             "mode": TEXT,
@@ -138,7 +138,7 @@ CHECKS: tuple[BuiltInCheck, ...] = (
     BuiltInCheck(
         "export",
         "The program of torch.export gives the same on other inputs, but for rounding.",
-        12,
+        17,
         {**_DIM, "dynamic": FLAG},
     ),
     BuiltInCheck(

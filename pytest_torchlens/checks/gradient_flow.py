@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -20,6 +21,9 @@ from pytest_torchlens.checks.exact import is_discrete
 from pytest_torchlens.checks.side_by_side import ancestors
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.replay import Player
+
+_FEW = 16
+"""With random weights each element of a rectifier is off in one case of two."""
 
 
 class Cut(NamedTuple):
@@ -110,10 +114,10 @@ class Flow:
         return Cut(value.call, f"nothing reads the result of {name}: it does not lead to an output")
 
     def vanishing(self, name: str) -> int | None:
-        """Return the first call on the way from a parameter that gets a gradient and passes on only zeros."""
+        """Return the first call on the way from a parameter, whose gradient is zero, that passes on only zeros."""
         value = self._parameters.get(name)
         for at in self._reached(value) if value is not None else ():
-            if self.gradient(at) is None or not _is_zero(self.gradient(at)):
+            if at is not value and not _is_zero(self.gradient(at)):
                 continue
             for number in self._readers[id(at)]:
                 gradients = [self.gradient(output) for output in self.recording.calls[number].outputs]
@@ -189,6 +193,22 @@ class Flow:
         """Return whether a call reads a tensor that is all zero."""
         tensors = [value_of(read).tensor for _, read in edges_in(self.recording.calls[number])]
         return any(tensor is not None and not is_discrete(tensor) and _is_zero(tensor) for tensor in tensors)
+
+    def has_few_outputs(self, number: int) -> bool:
+        """Return whether a call returns so few elements that all may be off by chance."""
+        return sum(math.prod(output.shape) for output in self.recording.calls[number].outputs) <= _FEW
+
+    def is_softmax_of_one(self, number: int) -> bool:
+        """Return whether a call is a softmax over one element, or attention to one key."""
+        call = self.recording.calls[number]
+        if call.info.layer_type == "scaled_dot_product_attention":
+            shapes = {path: value_of(read).shape for path, read in edges_in(call)}
+            key = shapes.get("1", shapes.get("key"))
+            return key is not None and key[-2] == 1
+        tensors = [output.tensor for output in call.outputs]
+        return call.info.layer_type == "softmax" and all(
+            tensor is not None and bool((tensor == 1).all()) for tensor in tensors
+        )
 
 
 def _words(escape: Escape) -> str:

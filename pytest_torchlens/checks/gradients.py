@@ -220,6 +220,10 @@ def _failure(subject: Subject, trainable: list[str], remarks: _Remarks) -> Failu
         return _not_finite(flow, spoilt)
     if missing := plain.named("missing"):
         return _missing(flow, missing, remarks)
+    _leave_out_constant(flow, plain, remarks)
+    trainable[:] = plain.states
+    if not trainable:
+        raise NotApplicableError("; ".join(remarks.unseen))
     return _vanished(subject, flow, plain.named("zero"), remarks)
 
 
@@ -254,6 +258,19 @@ def _leave_out(missing: list[str], plain: _Pass, why: str, remarks: _Remarks) ->
     if unseen:
         remarks.unseen.append(f"{listed([*map(repr, unseen)])}, as modules are not called in eval mode, and {why}")
     return [name for name in missing if name not in unseen]
+
+
+def _leave_out_constant(flow: Flow, plain: _Pass, remarks: _Remarks) -> None:
+    """Leave out parameters that only lead to a softmax over one element, which is 1 whatever they are."""
+    places = {name: flow.vanishing(name) for name in plain.named("zero")}
+    unseen = [name for name, at in places.items() if at is not None and flow.is_softmax_of_one(at)]
+    for name in unseen:
+        del plain.states[name]
+    if unseen:
+        remarks.unseen.append(
+            f"{listed([*map(repr, unseen)])}, which only lead to a softmax over one element (attention to one key): "
+            "it is 1 whatever they are; larger inputs would show more"
+        )
 
 
 def _not_finite(flow: Flow, names: list[str]) -> Failure:
@@ -318,15 +335,19 @@ def _addresses(name: str) -> Iterator[str]:
 
 
 def _vanished(subject: Subject, flow: Flow, names: list[str], remarks: _Remarks) -> Failure | None:
-    """Return the failure of parameters whose gradient is zero; none if only zeros among the weights make it so."""
+    """Return the failure of parameters whose gradient is zero; none if chance or zeros among the weights make it so."""
     places = {name: flow.vanishing(name) for name in names}
-    excusable = [name for name, at in places.items() if at is not None and flow.has_zero_operand(at)]
+    excusable = [
+        name
+        for name, at in places.items()
+        if at is not None and (flow.has_zero_operand(at) or flow.has_few_outputs(at))
+    ]
     excused = _fine_with_other_weights(subject, excusable)
     if excused:
         remarks.redrawn = True
         remarks.notes.append(
-            f"the gradient of {listed([*map(repr, excused)])} is zero with these weights, as a factor is all zero, "
-            "and not with weights drawn anew"
+            f"the gradient of {listed([*map(repr, excused)])} is zero with these weights, as a factor is all zero or "
+            "the few elements of an activation are all off, and not with weights drawn anew"
         )
     left = [name for name in names if name not in excused]
     if not left:

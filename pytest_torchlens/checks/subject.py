@@ -139,7 +139,8 @@ class Subject:
         """Whether its weights were drawn anew."""
         self._made: dict[tuple[Any, ...], Any] = {}
         self._draws = False
-        """Whether a pass has drawn random numbers."""
+        """Whether a pass has drawn random numbers in the model's own mode."""
+        self._modes = _modes_of(model)
         self._generators = Generators()
         self._weights = Weights.of(model) if weights is None else weights
 
@@ -193,11 +194,11 @@ class Subject:
         def run(*others: Any) -> Outputs:
             self.check_time()
             self._begin()
-            before = Generators().digests()
+            before, own_mode = Generators().digests(), _modes_of(self.model) == self._modes
             with _named(way):
                 args, kwargs = others or given
                 output = (function or self.model)(*args, **kwargs)
-            self._draws |= Generators().digests() != before
+            self._draws |= own_mode and Generators().digests() != before
             return outputs_of(output)
 
         with self._kept(*given), module_call_listener(None):
@@ -337,6 +338,10 @@ class Subject:
     def restore_weights(self) -> None:
         """Put back parameters that were overwritten, whoever did it."""
         self._weights.restore(thorough=True)
+
+
+def _modes_of(model: nn.Module) -> list[bool]:
+    return [module.training for _, module in named_modules(model)]
 
 
 def _keep(save: bool | SaveOptions) -> Keep:

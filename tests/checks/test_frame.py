@@ -11,6 +11,7 @@ from pytest_torchlens.checks.catalog import CHECKS
 from pytest_torchlens.checks.catalog import CheckNameError
 from pytest_torchlens.checks.catalog import CheckSetting
 from pytest_torchlens.checks.catalog import PlannedCheck
+from pytest_torchlens.checks.catalog import known_checks
 from pytest_torchlens.checks.catalog import plan
 from pytest_torchlens.checks.catalog import settings_of
 from pytest_torchlens.checks.frame import run_checks
@@ -135,6 +136,13 @@ def test_passes_leave_buffers_parameters_inputs_and_generators_alone() -> None:
     assert torch.equal(model.weight, torch.ones(3))
     assert torch.equal(x, torch.ones(2, 3))
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_random_numbers_of_train_mode_do_not_keep_later_checks_from_a_model_in_eval_mode() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout()).eval()
+    wanted = [PlannedCheck(known_checks()[name]) for name in ("train-eval", "batch-size", "export")]
+    found = run_checks(subject_of(model, torch.rand(1, 4)), wanted)
+    assert [result.status for result in found] == [CheckStatus.PASSED] * 3
 
 
 def test_an_expected_failure_does_not_fail_and_an_unexpected_pass_does() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from pytest_torchlens.records import CheckStatus
 from tests.checks.subjects import check
@@ -115,6 +116,36 @@ class Saturated(nn.Module):
         return self.last(y + x)  # type: ignore[no-any-return]
 
 
+class Attending(nn.Module):
+    """Attends with a bias, which one key makes useless."""
+
+    def __init__(self, *, fused: bool) -> None:
+        super().__init__()
+        self.fused = fused
+        self.bias = nn.Parameter(torch.zeros(1, 1))
+        self.value = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        bias, value = self.bias * x[..., 0].unsqueeze(1), self.value(x)  # of each key
+        if self.fused:
+            return F.scaled_dot_product_attention(x, x, value, bias)
+        return (x @ x.transpose(-1, -2) + bias).softmax(-1) @ value
+
+
+class Squeezed(nn.Module):
+    """Scales channels by a rectifier of few units, all of which these weights switch off; or by one of many."""
+
+    def __init__(self, units: int) -> None:
+        super().__init__()
+        self.down, self.up = nn.Linear(6, units), nn.Linear(units, 6)
+        nn.init.constant_(self.down.weight, -1.0)
+        nn.init.constant_(self.down.bias, -0.1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        squeezed = self.down(x.mean(0, keepdim=True)).relu()  # off
+        return x * self.up(squeezed).sigmoid()
+
+
 class Residual(nn.Module):
     """Begins as the identity: its branch is multiplied by zeros."""
 
@@ -212,10 +243,26 @@ def test_a_flat_operation_is_found() -> None:
     assert result.failure.cause == "relu gets a gradient and passes on only zeros"
 
 
+@pytest.mark.parametrize("fused", [True, False])
+def test_attention_to_one_key_is_unseen_and_to_three_passes(fused: bool) -> None:
+    result = check("gradients", Attending(fused=fused), torch.rand(2, 1, 4))
+    assert (result.status, result.compared) == (CheckStatus.PASSED, 2)
+    assert "'bias', which only lead to a softmax over one element" in result.unseen[0]
+    result = check("gradients", Attending(fused=fused), torch.rand(2, 3, 4))
+    assert (result.status, result.compared, result.unseen) == (CheckStatus.PASSED, 3, ())
+
+
 def test_a_branch_that_begins_at_zero_passes_with_other_weights() -> None:
     result = check("gradients", Residual(), X)
     assert (result.status, result.redrawn) == (CheckStatus.PASSED, True)
     assert "as a factor is all zero" in result.notes[0]
+
+
+def test_a_rectifier_of_few_units_may_be_off_by_chance_and_one_of_many_not() -> None:
+    result = check("gradients", Squeezed(4), X)
+    assert (result.status, result.redrawn) == (CheckStatus.PASSED, True)
+    result = check("gradients", Squeezed(20), X)
+    assert line_of(result).endswith("# off")
 
 
 def test_a_head_of_train_mode_and_other_routes_pass_with_a_note() -> None:

@@ -1,0 +1,203 @@
+"""Write docs/checks_results.md from the tables in docs/zoo/checks: `python docs/make_checks_page.py [REPORT.json ...]`.
+
+A table has a row for each model and a column for each check.  The results of reports (`--lens-json`) go into it first,
+over former ones; the column `remark` is what a person writes who looked at a failure, and stays.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from collections.abc import Iterator
+from pathlib import Path
+
+from tabulate import tabulate
+
+from pytest_torchlens.checks.catalog import CHECKS
+from pytest_torchlens.records import CheckResult
+from pytest_torchlens.records import CheckStatus
+from pytest_torchlens.records import RunReport
+from pytest_torchlens.records import from_json
+from pytest_torchlens.zoo import load_zoo
+from pytest_torchlens.zoo.catalog import shipped_folder
+
+FOLDER = Path(__file__).parent / "zoo" / "checks"
+PAGE = Path(__file__).parent / "checks_results.md"
+NAMES = [check.name for check in CHECKS]
+COLUMNS = ["model", "family", "torch", *NAMES, "remark"]
+REDRAWN = "passed, weights drawn anew"
+HEAD = """# What the checks found
+
+Made by `python docs/make_checks_page.py` from the tables in [zoo/checks](zoo/checks): [checks](checks.md) of real
+models with random weights, each in a worker process with one thread. Results are measured and none is guessed.
+
+- **passed**: at least one output that depends on the input was compared, and agrees. No pass is vacuous.
+- **drawn anew**: of these, on a copy with other weights, as with the zoo's the output hardly depended on the input.
+- **failed**: what a person who looked at it says stands below. All are true, or the page says otherwise.
+- **not applicable**: the reasons are counted below.
+
+A table's reports come from `pytest --lens-zoo ZOO --lens-checks=all --lens-json=REPORT.json`.
+"""
+SIZES = {
+    "timm_smallest": "The smallest model of each of timm's 98 families, at the smallest image that it takes: "
+    "what fails only on so small an image, the remark says.",
+    "torchvision": "The classifiers, on images of 64 pixels (inception_v3 96, maxvit_t 224, vit_h_14 56).",
+    "transformers": "60 architectures, shrunk as in the shipped zoo.",
+    "inductor": "The check `compile` with `{backend: inductor}`, on models of all three zoos.",
+}
+Row = dict[str, str]
+
+
+def main(paths: Iterable[str]) -> None:
+    """Take the results of reports into the tables, and write the page."""
+    for path in paths:
+        take_in(Path(path))
+    tables = {path.stem: read(path) for path in sorted(FOLDER.glob("*.csv"))}
+    parts = [HEAD, *(part for name, rows in tables.items() for part in _section(name, rows))]
+    PAGE.write_text("\n".join(parts).rstrip() + "\n", encoding="utf-8")
+
+
+# -- tables ----------------------------------------------------------------------------------------------------------
+
+
+def take_in(path: Path) -> None:
+    """Write the results of a report into the tables of its zoos."""
+    report = from_json(path.read_text(encoding="utf-8"), RunReport)
+    for zoo in {model.zoo for model in report.models}:
+        families = load_zoo(shipped_folder() / f"{zoo}.yaml")
+        table = FOLDER / f"{zoo}.csv"
+        rows = {row["model"]: row for row in read(table)} if table.exists() else {}
+        for model in report.models:
+            if model.zoo == zoo and model.checks:
+                row = rows.setdefault(model.name, dict.fromkeys(COLUMNS, ""))
+                family = families.case(model.name).family.rpartition(".")[2]
+                row |= {"model": model.name, "family": family, "torch": report.environment.torch}
+                row |= {result.name: cell(result) for result in model.checks}
+        _write(table, [rows[name] for name in sorted(rows)])
+
+
+def cell(result: CheckResult) -> str:
+    """Return a result as a cell: its status, and why."""
+    if result.status is CheckStatus.PASSED:
+        return REDRAWN if result.redrawn else "passed"
+    why = result.reason or (result.failure.message if result.failure else "")
+    return f"{result.status.value}: {_shortened(why)}"
+
+
+def _shortened(text: str) -> str:
+    text = re.sub(r"(?:/[\w.+-]+)+/site-packages/", "", " ".join(text.split()))
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+_LONGEST = 200
+
+
+def read(path: Path) -> list[Row]:
+    """Return the rows of a table."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _write(path: Path, rows: list[Row]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+# -- page ------------------------------------------------------------------------------------------------------------
+
+
+def _section(name: str, rows: list[Row]) -> Iterator[str]:
+    cells = [(row, check, row[check]) for row in rows for check in NAMES if row[check]]
+    versions = ", ".join(sorted({row["torch"] for row in rows}))
+    yield f"## {name}\n\n{SIZES[name]} {len(rows)} models, {_words(cells)}. torch {versions}."
+    yield f"All rows: [{name}.csv](zoo/checks/{name}.csv).\n"
+    yield _table("check", [(check, [one for one in cells if one[1] == check]) for check in NAMES]) + "\n"
+    yield from _failures(cells)
+    yield from _reasons(cells)
+    families = sorted({row["family"] for row in rows})
+    yield _table("family", [(one, [at for at in cells if at[0]["family"] == one]) for one in families]) + "\n"
+
+
+Cell = tuple[Row, str, str]
+
+
+def status(text: str) -> str:
+    """Return the status of a cell."""
+    return text.partition(":")[0].partition(",")[0]
+
+
+def _words(cells: list[Cell]) -> str:
+    counts = Counter(status(text) for _, _, text in cells)
+    redrawn = sum(text == REDRAWN for _, _, text in cells)
+    words = ", ".join(f"{count:,} {word}" for word, count in counts.most_common())
+    return f"{len(cells):,} results: {words}; {redrawn} of the passes on weights drawn anew"
+
+
+def _table(first: str, groups: list[tuple[str, list[Cell]]]) -> str:
+    return tabulate([_counts(first, *group) for group in groups if group[1]], headers="keys", tablefmt="github")
+
+
+def _counts(first: str, name: str, cells: list[Cell]) -> dict[str, object]:
+    counts = Counter(status(text) for _, _, text in cells)
+    return {
+        first: name,
+        "models": len({row["model"] for row, _, _ in cells}),
+        "passed": counts["passed"],
+        "drawn anew": sum(text == REDRAWN for _, _, text in cells),
+        "tie": counts["tie"],
+        "not applicable": counts["not-applicable"],
+        "failed": counts["failed"] + counts["error"],
+    }
+
+
+def _failures(cells: list[Cell]) -> Iterator[str]:
+    """Yield one line for failures with the same check and remark."""
+    groups: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for row, check, text in cells:
+        if status(text) in ("failed", "error", "tie"):
+            groups.setdefault((check, remark_on(row, check)), []).append((row["model"], text))
+    if groups:
+        yield "Failures and ties:\n"
+    for (check, remark), found in groups.items():
+        models = ", ".join(f"`{model}`" for model, _ in found)
+        yield f"- **{check}** {models}: {found[0][1]}." + (f" **Checked:** {remark}" if remark else "")
+    if groups:
+        yield ""
+
+
+def remark_on(row: Row, check: str) -> str:
+    """Return what a person wrote about the result of one check: remarks are ``check: sentence``, with ``|`` between."""
+    remarks = dict(part.strip().partition(": ")[::2] for part in row["remark"].split("|"))
+    return remarks.get(check, "")
+
+
+def _reasons(cells: list[Cell]) -> Iterator[str]:
+    """Yield the reasons why checks were not applicable, with the number of models."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for row, check, text in cells:
+        if status(text) == "not-applicable":
+            reasons.setdefault((_alike(text.partition(": ")[2]), check), []).append(row["model"])
+    if reasons:
+        yield "Not applicable:\n"
+    for (reason, check), models in sorted(reasons.items(), key=lambda item: -len(item[1])):
+        named = ", ".join(f"`{model}`" for model in models[:_NAMED])
+        yield f"- **{check}**, {len(models)}: {reason} ({named}{', …' if len(models) > _NAMED else ''})"
+    if reasons:
+        yield ""
+
+
+_NAMED = 6
+
+
+def _alike(reason: str) -> str:
+    """Return a reason without the numbers and labels that differ from model to model."""
+    return re.sub(r"\b[a-z]+(_\d+){2}\b", "…", reason)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

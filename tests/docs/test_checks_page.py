@@ -1,0 +1,36 @@
+"""The page of results of checks says what its tables say."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from pytest_torchlens.checks.catalog import CHECKS
+
+DOCS = Path(__file__).parents[2] / "docs"
+TABLES = sorted((DOCS / "zoo" / "checks").glob("*.csv"))
+NAMES = [check.name for check in CHECKS]
+
+
+def cells_of(path: Path) -> list[tuple[dict[str, str], str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return [(row, name, row[name]) for row in csv.DictReader(file) for name in NAMES if row.get(name)]
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
+def test_the_counts_are_those_of_the_table(path: Path):
+    cells = cells_of(path)
+    page = (DOCS / "checks_results.md").read_text(encoding="utf-8")
+    section = page.partition(f"## {path.stem}\n")[2].partition("\n## ")[0]
+    assert f"{len({row['model'] for row, _, _ in cells})} models, {len(cells):,} results" in section
+    for status, count in Counter(text.partition(":")[0].partition(",")[0] for _, _, text in cells).items():
+        assert f"{count:,} {status}" in section
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
+def test_a_person_has_looked_at_each_failure(path: Path):
+    bad = [(row, name) for row, name, text in cells_of(path) if text.startswith(("failed", "error", "tie"))]
+    assert [(row["model"], name) for row, name in bad if f"{name}: " not in row["remark"]] == []
