@@ -71,13 +71,26 @@ def tracing(tracer: Tracer) -> Iterator[None]:
             _active.tracer = None
 
 
-def module_calls_intercepted() -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def module_calls_intercepted(forward: Any = None, original: Any = None) -> Iterator[Any]:
     """Replace ``nn.Module.__call__`` so that a `module_call_listener` can make the calls; costs a microsecond each.
 
     The patch stays longer than any one listener: other tools replace ``nn.Module.__call__`` too, and later restore what
-    they found.
+    they found.  It may find `forward` in the place of `original`, or wrapped: yields what `forward` is to call then.
     """
-    return _patched(_PATCHES[:1])
+    owner, name, replacement = _PATCHES[0]
+    with _lock:
+        is_new = forward is not None and not _users[_key(owner, name)]
+        if is_new:
+            present = vars(owner)[name]
+            _replace(owner, name, original, replacement)
+            setattr(owner, name, replacement if present is forward else present)
+            _users[_key(owner, name)] += 1
+    with _patched(_PATCHES[:1]):
+        try:
+            yield replacement if is_new else original
+        finally:
+            _users[_key(owner, name)] -= is_new
 
 
 @contextlib.contextmanager

@@ -21,7 +21,10 @@ from pytest_torchlens.plugin.fixtures import lens_trace
 from pytest_torchlens.plugin.fixtures import lens_validate
 from pytest_torchlens.plugin.options import MARKER_HELP
 from pytest_torchlens.plugin.options import add_options
+from pytest_torchlens.plugin.options import is_set
 from pytest_torchlens.plugin.options import is_wanted
+from pytest_torchlens.plugin.options import marked
+from pytest_torchlens.plugin.options import names_models
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -90,13 +93,14 @@ def pytest_configure(config: pytest.Config) -> None:
         "and options of its recorder; the recorder finds the models unless the test uses lens_recorder",
     )
     if is_wanted(config):
-        from pytest_torchlens.plugin.session import LensSession
+        if is_set(config) or names_models(config):
+            from pytest_torchlens.plugin.session import LensSession
 
-        config.pluginmanager.register(LensSession(config), "lens-session")
+            config.pluginmanager.register(LensSession(config), "lens-session")
         if config.option.lens_validate:
-            from pytest_torchlens.plugin.autotrace import register_autotrace
+            from pytest_torchlens.plugin.first_call import watch_calls
 
-            register_autotrace(config)
+            watch_calls(config)
     if not hasattr(config, "workerinput") and (config.option.lens_report or config.getini("lens_report")):
         from pytest_torchlens.plugin.training import TrainingReport
 
@@ -119,8 +123,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Apply the markers ``lens`` and ``lens_expect``, unless tests are only listed."""
     if session.config.option.collectonly:
         return
-    items = [item for item in session.items if any(mark.name in _MARKERS for mark in item.iter_markers())]
-    if items:
+    if items := marked(session.items, _MARKERS):
         from pytest_torchlens.plugin.marker import MarkerApplication
 
         session.config.pluginmanager.register(MarkerApplication(items), "lens-markers")

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
-import sys
-import threading
+import itertools
 from collections import Counter
 from dataclasses import dataclass
 from dataclasses import replace
@@ -20,8 +18,6 @@ from typing import Any
 import pytest
 
 from pytest_torchlens.baseline.conditions import Conditions
-from pytest_torchlens.plugin.after_import import after_import
-from pytest_torchlens.plugin.arguments import names_zoo
 from pytest_torchlens.plugin.faults import BEGINNING
 from pytest_torchlens.plugin.faults import SECTION
 from pytest_torchlens.plugin.faults import Faults
@@ -29,6 +25,8 @@ from pytest_torchlens.plugin.faults import first_calls
 from pytest_torchlens.plugin.faults import has_failed
 from pytest_torchlens.plugin.faults import place_of
 from pytest_torchlens.plugin.faults import told_once
+from pytest_torchlens.plugin.first_call import NOTHING_CALLED
+from pytest_torchlens.plugin.first_call import remove_deadline
 from pytest_torchlens.plugin.marker import MARKER_OPTIONS
 from pytest_torchlens.plugin.marker import conditions
 from pytest_torchlens.plugin.marker import marker_options
@@ -54,16 +52,9 @@ if TYPE_CHECKING:
     from pytest_torchlens.run.module_calls import Plan
 
 
-def register_autotrace(config: pytest.Config) -> None:
-    """Register the summary in the controller, and the recorder of calls in each process that runs tests."""
-    settings = AutotraceSettings.of(config)
-    if settings.autotrace == "off" or all(names_zoo(config, arg) for arg in config.args):
-        return
-    if not hasattr(config, "workerinput"):
-        summary = AutotraceSummary(config, settings.autotrace, settings.mode)
-        config.pluginmanager.register(summary, "lens-autotrace-summary")
-    if not config.pluginmanager.hasplugin("dsession"):
-        config.pluginmanager.register(AutotracePlugin(config, settings), "lens-autotrace")
+def register_summary(config: pytest.Config, header: str = "") -> None:
+    """Register what collects the results of all processes, and begins the run's output with a header, if any."""
+    config.pluginmanager.register(AutotraceSummary(config, header), "lens-autotrace-summary")
 
 
 @dataclass(frozen=True)
@@ -112,29 +103,38 @@ MIB = 1 << 20
 
 
 class AutotracePlugin:
-    """Records and validates the module calls of tests that run in this process, from the first import of torch on."""
+    """Records and validates the module calls of tests that run in this process, from the first one on.
+
+    `FirstCall` waits for that.
+    """
 
     def __init__(self, config: pytest.Config, settings: AutotraceSettings) -> None:
         self._config = config
         self._settings = settings
         self._settings_by_test: dict[str, AutotraceSettings] = {}
-        self._process, self._thread = os.getpid(), threading.get_ident()
         self._autotrace: Autotrace | None = None
         self._begun = False
         """Whether `_autotrace` has begun the present test."""
         self._item: pytest.Item | None = None
         """The test that runs; None between its setup, call and teardown.  A report made meanwhile is a subtest's."""
-        self._phase, self._session = contextlib.ExitStack(), contextlib.ExitStack()
-        """Undone after the setup, call or teardown of a test, and after all tests."""
+        self._phase = contextlib.ExitStack()
+        """Undone after the setup, call or teardown of a test."""
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Check the markers of all tests, before any of them runs."""
-        for item in items:
-            if not _is_model(item):
-                self._settings_by_test[item.nodeid] = self._settings_of(item)
+    def check(self, item: pytest.Item) -> None:
+        """Check the markers of a test."""
+        self._settings_of(item)
+
+    def is_recorded(self, item: pytest.Item) -> bool:
+        """Whether calls in a test are recorded; not those of a zoo's model."""
+        return not _is_model(item) and self._settings_of(item).autotrace != "off"
 
     def _settings_of(self, item: pytest.Item) -> AutotraceSettings:
+        settings = self._settings_by_test.get(item.nodeid)
+        if settings is None:
+            settings = self._settings_by_test[item.nodeid] = self._marked_settings(item)
+        return settings
+
+    def _marked_settings(self, item: pytest.Item) -> AutotraceSettings:
         try:
             options = marker_options(item)
             fail_on = conditions("fail_on", options.pop("fail_on", ()))
@@ -146,35 +146,21 @@ class AutotracePlugin:
             return self._settings
         return replace(self._settings, **options, fail_on=(*self._settings.fail_on, *fail_on))
 
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtestloop(self) -> Generator[None, object, object]:
-        """Watch module calls while tests run, once torch is imported: by a conftest file, a test, or never."""
-        if not self._settings_by_test or self._config.option.collectonly:
-            return (yield)
-        with self._session, after_import("torch", self._torch_imported):
-            return (yield)
-
-    def _torch_imported(self) -> None:
-        """Begin to watch, also in the middle of a test."""
-        if self._autotrace is not None or os.getpid() != self._process:  # in a process that a test forked
-            return
-        with contextlib.suppress(ImportError):  # a module of ours imported torch, and is not complete: see `_phase_of`
-            self._watch()
-            if self._item is not None and threading.get_ident() == self._thread:
-                self._listen(self._item)
-
-    def _watch(self) -> None:
+    @contextlib.contextmanager
+    def watching(self, forward: Any, original: Any) -> Iterator[Any]:
+        """Watch module calls; yield what makes those that reach `forward`: see `module_calls_intercepted`."""
         from pytest_torchlens.capture.patches import module_calls_intercepted
         from pytest_torchlens.run.module_calls import Autotrace
 
         self._autotrace = Autotrace()
-        self._session.enter_context(module_calls_intercepted())
+        with module_calls_intercepted(forward, original) as call:
+            yield call
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
         """Begin a test, and record the calls in its fixtures."""
         self._begun = False
-        if self._is_recorded(item):
+        if self.is_recorded(item):
             remove_deadline(item)
         return (yield from self._phase_of(item))
 
@@ -189,33 +175,29 @@ class AutotracePlugin:
         return (yield from self._phase_of(item, goes_on=True))
 
     def _phase_of(self, item: pytest.Item, *, goes_on: bool = False) -> Generator[None, None, None]:
-        if not self._is_recorded(item):
-            return (yield)
-        if self._autotrace is None and "torch" in sys.modules:
-            self._watch()
-        self._item = item
+        self.begin_phase(item, goes_on=goes_on)
         try:
-            self._listen(item, goes_on=goes_on)
             return (yield)
         finally:
-            self._phase.close()
-            self._item = None
+            self.end_phase()
 
-    def _listen(self, item: pytest.Item, *, goes_on: bool = False) -> None:
+    def begin_phase(self, item: pytest.Item, *, goes_on: bool = False) -> None:
         """Record module calls in this thread until the phase ends."""
-        if self._autotrace is None:
+        if self._autotrace is None or not self.is_recorded(item):
             return
+        self._item = item
         if not self._begun or goes_on:
             self._autotrace.begin(item.nodeid, self._plan(item), goes_on=goes_on)
             self._begun = True
         self._phase.enter_context(self._autotrace.on())
 
-    def _is_recorded(self, item: pytest.Item) -> bool:
-        settings = self._settings_by_test.get(item.nodeid)
-        return settings is not None and settings.autotrace != "off"
+    def end_phase(self) -> None:
+        """Record no more module calls, until another phase begins."""
+        self._phase.close()
+        self._item = None
 
     def _plan(self, item: pytest.Item) -> Plan:
-        settings = self._settings_by_test[item.nodeid]
+        settings = self._settings_of(item)
         return self._usual_plan if settings is self._settings else self._plan_of(settings)
 
     @functools.cached_property
@@ -236,7 +218,7 @@ class AutotracePlugin:
             seconds=settings.seconds,
             nbytes=int(settings.memory * MIB),
             ignore=settings.ignore,
-            keep=called_models.wanted,
+            keep=called_models is not None and called_models.wanted,
         )
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -269,7 +251,7 @@ class AutotracePlugin:
         def trace_and_validate(*args: Any, **kwargs: Any) -> ModelHistory:
             __tracebackhide__ = True
             history = trace(*args, **kwargs)
-            if self._autotrace is not None and self._is_recorded(item):
+            if self._autotrace is not None and self.is_recorded(item):
                 self._autotrace.prove(history)
             return history
 
@@ -279,10 +261,10 @@ class AutotracePlugin:
         text = report_section(result)
         if text:
             report.sections.append((SECTION, text))
-        failure = failure_of(result, Conditions.of(self._settings_by_test[item.nodeid].fail_on))
+        failure = failure_of(result, Conditions.of(self._settings_of(item).fail_on))
         if not failure or not report.passed or hasattr(report, "wasxfail"):
             return
-        if self._settings_by_test[item.nodeid].mode == "fail":
+        if self._settings_of(item).mode == "fail":
             report.outcome, report.longrepr = "failed", failure
         else:
             warn(item, failure)
@@ -313,20 +295,6 @@ def _is_model(item: pytest.Item) -> bool:
     return type(item).__module__ == "pytest_torchlens.plugin.items"
 
 
-_HYPOTHESIS_SETTINGS = "_hypothesis_internal_use_settings"
-
-
-def remove_deadline(item: pytest.Item) -> None:
-    """Remove the deadline of a hypothesis test, which recording would exceed."""
-    test: Any = getattr(item, "obj", None)
-    test = getattr(test, "__func__", test)
-    test_settings = getattr(test, _HYPOTHESIS_SETTINGS, None)
-    if test_settings is not None and test_settings.deadline is not None:
-        from hypothesis import settings
-
-        setattr(test, _HYPOTHESIS_SETTINGS, settings(test_settings, deadline=None))
-
-
 MOST_LINES = 40
 MOST_SHOWN = 10
 """Faults, and reasons, in the summary."""
@@ -335,25 +303,18 @@ MOST_SHOWN = 10
 class AutotraceSummary:
     """Collects the results of all processes, and prints them at the end of the run."""
 
-    def __init__(self, config: pytest.Config, which: str, mode: str) -> None:
+    def __init__(self, config: pytest.Config, header: str) -> None:
         self._config = config
-        self._which = which
-        self._mode = mode
+        self._header = header
         self._tests: dict[tuple[str, str], TracedTest] = {}
         """Result of each test and phase; the last of a test that was run again."""
-        self._seconds = 0.0
 
     def pytest_report_header(self) -> str:
         """Say which calls are validated, and what a failed verdict does."""
-        which = {
-            "once": "each model that tests call is validated once",
-            "all": "all model calls of tests are validated",
-        }
-        return f"lens: {which[self._which]}; a failed verdict {'fails the test' if self._mode == 'fail' else 'warns'}"
+        return self._header
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Store the result that a test's report carries."""
-        self._seconds += report.duration
         if (text := getattr(report, "lens_traced_test", "")) != "":
             self._tests[report.nodeid, str(report.when)] = from_json(text, TracedTest)
 
@@ -374,6 +335,11 @@ class AutotraceSummary:
         terminalreporter.section("lens: models called in tests")
         for line in self._lines():
             terminalreporter.write_line(line)
+        if self._tests:
+            reports = itertools.chain(*terminalreporter.stats.values())
+            total = sum(getattr(report, "duration", 0.0) for report in reports)
+            seconds = sum(test.seconds for test in self._tests.values())
+            terminalreporter.write_line(f"it took {seconds:.1f} s of the {total:.1f} s that the tests took")
 
     def _calls(self) -> Iterator[tuple[str, TracedCall]]:
         return ((nodeid, call) for (nodeid, _), test in self._tests.items() for call in test.results)
@@ -397,16 +363,14 @@ class AutotraceSummary:
         return f"{total} in {count_text(len({nodeid for nodeid, _ in self._tests}), 'test')}: {words}"
 
     def _lines(self) -> Iterator[str]:
-        tests = self._tests.values()
-        if not tests:
-            yield "no test called a model in its own thread and process"
+        if not self._tests:
+            yield NOTHING_CALLED
             return
         yield self._counts()
         yield from self._failed_calls()
         yield from _by_reason("high", ((one.words, nodeid, 1) for nodeid, one in self._findings()))
         yield from self._unproven_calls()
         yield from self._left_out_calls()
-        yield f"it took {sum(test.seconds for test in tests):.1f} s of the {self._seconds:.1f} s that the tests took"
 
     def _failed_calls(self) -> Iterator[str]:
         faults = [*Faults((place_of(*key), test) for key, test in self._tests.items())]

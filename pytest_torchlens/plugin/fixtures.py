@@ -66,8 +66,9 @@ def lens_trace(request: pytest.FixtureRequest) -> Callable[..., Any]:
     ``--lens-validate`` the record is validated too, like that of each model that a test calls.
     """
     from pytest_torchlens.functions import log_forward_pass
+    from pytest_torchlens.plugin.first_call import autotrace_of
 
-    autotrace = request.config.pluginmanager.get_plugin("lens-autotrace")
+    autotrace = autotrace_of(request.config)
     trace = log_forward_pass if autotrace is None else autotrace.with_validation(request.node, log_forward_pass)
     if "lens_check" not in request.fixturenames:
         return trace

@@ -5,6 +5,7 @@ pytest imports this module in every run, so it imports nothing heavy.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 from typing import Any
 from typing import Literal
 from typing import NamedTuple
@@ -14,10 +15,14 @@ import pytest
 from pytest_torchlens.plugin.arguments import ZOO_FOLDER
 from pytest_torchlens.plugin.arguments import names_zoo
 
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from collections.abc import Iterable
+
 AUTOTRACE_VALUES = ("once", "all", "off")
-"""Values of ``--lens-autotrace``."""
+"""Values of ``--lens-autotrace``, the default first."""
 AUTOTRACE_MODES = ("fail", "warn")
-"""Values of ``--lens-autotrace-mode``."""
+"""Values of ``--lens-autotrace-mode``, the default first."""
 SIZES = ("fast", "slow", "huge")
 """Size classes of zoo models."""
 ISOLATE_ABOVE = 20
@@ -37,8 +42,7 @@ def add_options(parser: pytest.Parser) -> None:
     group = parser.getgroup("lens", "model graph auditing (pytest-torchlens)")
     for option in OPTIONS:
         metavar = {"metavar": option.metavar} if option.metavar else {}
-        dest = option.dest or option.flag.removeprefix("--").replace("-", "_")
-        group.addoption(option.flag, dest=dest, help=option.help, **metavar, **_ARGUMENTS[option.kind])
+        group.addoption(option.flag, dest=option.name, help=option.help, **metavar, **_ARGUMENTS[option.kind])
     for key in INI_KEYS:
         parser.addini(key.name, key.help, key.kind, default=key.default)
 
@@ -55,8 +59,38 @@ def is_wanted(config: pytest.Config) -> bool:
         or option.lens_checks
         or option.lens_device
         or option.lens_changed_since
-        or (config.args_source is config.ArgsSource.ARGS and any(names_zoo(config, arg) for arg in config.args))
+        or names_models(config)
     )
+
+
+def names_models(config: pytest.Config) -> bool:
+    """Whether an argument of this run names models of a zoo."""
+    return config.args_source is config.ArgsSource.ARGS and any(names_zoo(config, arg) for arg in config.args)
+
+
+def is_set(config: pytest.Config) -> bool:
+    """Whether an option besides ``--lens-validate``, or an ini key, has another value than its default."""
+    options = {option.name for option in OPTIONS} - {"lens_validate"}
+    return any(getattr(config.option, name) not in (None, False, []) for name in options) or any(
+        (config.getini(key.name) or None) != (key.default or None) for key in INI_KEYS
+    )
+
+
+def marked(items: Iterable[pytest.Item], names: Collection[str]) -> list[pytest.Item]:
+    """Return the tests that have a marker of one of these names, or whose class, module or folder has."""
+    parents: dict[Any, bool] = {}  # has each of them such a marker?
+    found = []
+    for item in items:
+        parent = item.parent
+        if parent not in parents:
+            parents[parent] = parent is not None and _has(parent.iter_markers(), names)
+        if parents[parent] or (item.own_markers and _has(item.own_markers, names)):
+            found.append(item)
+    return found
+
+
+def _has(marks: Iterable[pytest.Mark], names: Collection[str]) -> bool:
+    return any(mark.name in names for mark in marks)
 
 
 class CommandLineOption(NamedTuple):
@@ -81,6 +115,11 @@ class CommandLineOption(NamedTuple):
     metavar: str
     help: str
     dest: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its name in ``config.option``."""
+        return self.dest or self.flag.removeprefix("--").replace("-", "_")
 
 
 class IniKey(NamedTuple):
