@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
-from collections.abc import Iterator
-
 from pytest_torchlens.capture import Aliased
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Source
@@ -16,18 +12,6 @@ from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.functions import SHAPE_OF_FIRST
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.capture.values import values_in
-
-
-@contextlib.contextmanager
-def garbage_collection_paused() -> Iterator[None]:
-    """Disable the cyclic garbage collector in the block, if it is enabled."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 class Node:

@@ -15,12 +15,12 @@ from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import SaveOptions
 from pytest_torchlens.capture import record
 from pytest_torchlens.capture.calls import Call
+from pytest_torchlens.capture.process_limits import COLLECTOR
 from pytest_torchlens.history.control_flow.conditions import escape_records
 from pytest_torchlens.history.control_flow.conditions import mark_conditions
 from pytest_torchlens.history.control_flow.loop_endings import loop_records
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.graph import build_nodes
-from pytest_torchlens.history.graph import garbage_collection_paused
 from pytest_torchlens.history.history_options import Arguments
 from pytest_torchlens.history.history_options import LayersToSave
 from pytest_torchlens.history.history_options import TraceOptions
@@ -178,7 +178,7 @@ class ModelHistory(HistoryView):
     @functools.cached_property
     def nodes(self) -> list[Node]:
         """Inputs, operations and outputs in execution order, with the buffers and constants that they read."""
-        with garbage_collection_paused():
+        with COLLECTOR.raised():
             nodes = build_nodes(self.recording)
             assign_labels(nodes, group_passes(nodes))
             self._escapes = escape_records(self.recording, nodes)

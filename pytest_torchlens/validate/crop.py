@@ -43,7 +43,7 @@ def crop_of(call: Call, tensors: Tensors) -> Tensors | None:
     In-place calls overwrite their arguments, so their parts are copied.
     """
     crop = _CROPS.get(call.info.layer_type)
-    if crop is None or call.random is not None or not is_of_torch(call.info.func):
+    if crop is None or not has_rule(call):
         return None
     if not all(map(is_dense, tensors.values())):
         return None
@@ -54,6 +54,11 @@ def crop_of(call: Call, tensors: Tensors) -> Tensors | None:
     if cropped is None or not call.writes:
         return cropped
     return {path: tensor.clone() for path, tensor in cropped.items()}
+
+
+def has_rule(call: Call) -> bool:
+    """Return whether a call runs one of the functions that are known here, which compute from their arguments alone."""
+    return call.info.layer_type in _CROPS and call.random is None and is_of_torch(call.info.func)
 
 
 def _first(tensor: torch.Tensor, *dims: int) -> torch.Tensor:

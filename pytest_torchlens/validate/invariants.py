@@ -17,12 +17,12 @@ from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.functions import has_in_place_name
 from pytest_torchlens.capture.looks import named_buffers
 from pytest_torchlens.capture.looks import named_parameters
+from pytest_torchlens.capture.process_limits import COLLECTOR
 from pytest_torchlens.capture.values import base_of
 from pytest_torchlens.capture.values import shape_of
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.graph import Node
-from pytest_torchlens.history.graph import garbage_collection_paused
 from pytest_torchlens.history.operation_records import label_of
 from pytest_torchlens.history.operation_records import type_of
 from pytest_torchlens.records import Failure
@@ -40,7 +40,7 @@ def check_invariants(history: ModelHistory, *, restored: bool = True) -> PartVer
     If the model is not `restored` to its state before the pass, it may hold other tensors than those that were read.
     """
     score = Score("invariants", "facts")
-    with garbage_collection_paused():  # many small objects are made, and no cycles
+    with COLLECTOR.raised():  # many small objects are made, and no cycles
         _check_nodes(history, restored, score)
         _check_records(history, restored, score)
     return score.verdict()

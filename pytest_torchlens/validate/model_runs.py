@@ -19,6 +19,7 @@ from pytest_torchlens.capture.dispatch_watch import is_compiler_loaded
 from pytest_torchlens.capture.generators import Generators
 from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.capture.origins import TensorsBefore
+from pytest_torchlens.capture.process_limits import collecting_users_garbage
 from pytest_torchlens.capture.record import call_model
 from pytest_torchlens.capture.record import seed_all
 from pytest_torchlens.validate.bounded import EndlessError
@@ -248,7 +249,7 @@ class ModelRuns:
     def _in_own_context(self, function: Callable[..., _T], /, *args: Any, **kwargs: Any) -> _T:
         """Call a function, then restore the settings and context variables that it changed."""
         self.is_restored = False
-        with ambient.in_force(ambient.current()):
+        with ambient.in_force(ambient.current()), collecting_users_garbage():
             return contextvars.copy_context().run(function, *args, **kwargs)
 
     @modes_disabled()

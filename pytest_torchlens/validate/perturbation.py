@@ -5,13 +5,20 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter
+from collections.abc import Hashable
 from collections.abc import Iterator
+from types import FunctionType
+from typing import Any
 
 import torch
 
+from pytest_torchlens.capture import Aliased
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
+from pytest_torchlens.capture import Value
+from pytest_torchlens.capture.calls import ValueEdges
 from pytest_torchlens.capture.calls import values_read
+from pytest_torchlens.capture.leaves import ATOMS
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.records import Status
@@ -19,6 +26,7 @@ from pytest_torchlens.replay import Player
 from pytest_torchlens.validate.crop import channels_apart
 from pytest_torchlens.validate.crop import crop_of
 from pytest_torchlens.validate.crop import differing
+from pytest_torchlens.validate.crop import has_rule
 from pytest_torchlens.validate.crop import replaced
 from pytest_torchlens.validate.exemptions import Explainer
 from pytest_torchlens.validate.exemptions import is_gentle
@@ -50,6 +58,10 @@ class Perturbation:
         self._exempt: Counter[str] = Counter()
         self._explainer = Explainer(self._noise)
         self._score = Score("perturbation", "edges")
+        self._function: Hashable = None
+        """The current call as a function of its only tensor, as `_function_of_one` gives it."""
+        self._not_constant: set[Hashable] = set()
+        """Such functions whose outcomes for two values differed: whatever a call is given, one of the two changes it."""
         self.open_edges: list[int] = []
         """Edges of the current call without an effect so far."""
 
@@ -57,6 +69,10 @@ class Perturbation:
         """Start with a call that is about to run; with `crop`, perturb a crop of it."""
         edges = () if call.info.bookkeeping else values_read(call)
         self._score.checked += len(edges)
+        self._function = _function_of_one(call, edges) if crop else None
+        if self._function is not None and self._function in self._not_constant:
+            self.open_edges = []
+            return
         self.open_edges = list(range(len(edges)))
         if not crop or sum([value.nbytes for _, value in edges]) <= _SMALL or _returns_its_argument(call):
             return
@@ -96,7 +112,10 @@ class Perturbation:
     def _reacts(self, trial: Trial, places: list[int]) -> bool:
         places = [place for place in places if trial.tensors[place].numel()]
         streams = [self._variants(trial, place) for place in places]
-        return any(trial.reacts(dict(zip(places, noise, strict=True))) for noise in zip(*streams, strict=False))
+        reacts = any(trial.reacts(dict(zip(places, noise, strict=True))) for noise in zip(*streams, strict=False))
+        if reacts and not trial.tolerant:
+            self._not_constant.add(self._function)
+        return reacts
 
     def _unchanged_together(self, trial: Trial) -> list[int]:
         """Return the edges that show no effect in one run with all changed, each in channels of its own."""
@@ -149,6 +168,30 @@ def _returns_its_argument(call: Call) -> bool:
     """Return whether a call gave back its first argument itself, as dropout does in evaluation: `after` sees that."""
     slots = [value.slot for _, value in values_read(call)]
     return not call.writes and [value.slot for value in call.outputs] == slots
+
+
+def _function_of_one(call: Call, edges: ValueEdges) -> Hashable:
+    """Return what calls have in common that compute one function of one tensor of one kind; None for other calls."""
+    if len(edges) != 1 or not has_rule(call) or not (value := edges[0][1]).contiguous:
+        return None
+    kind = value.dtype, value.shape, value.device, value.requires_grad
+    return id(call.info), call.ambient, kind, _exact(call.args), tuple(call.kwargs), _exact(tuple(call.kwargs.values()))
+
+
+def _exact(argument: Any) -> Hashable:
+    """Return what equals that of another recorded argument only if a function cannot tell the two apart."""
+    kind = type(argument)
+    if kind is Value or kind is Aliased:
+        return Value
+    if kind is tuple or kind is list:
+        return kind, tuple(map(_exact, argument))
+    if kind in _TEXTED:
+        return kind, repr(argument)  # the two zeros are equal, and their text is not
+    return (kind, argument) if kind in _COMPARED else object()
+
+
+_TEXTED = frozenset([float, complex])
+_COMPARED = ATOMS - _TEXTED - {FunctionType, torch.Generator}
 
 
 def _values(recording: Recording, *kinds: str) -> set[int]:

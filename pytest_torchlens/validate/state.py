@@ -29,6 +29,7 @@ from pytest_torchlens.capture.memory import overwrite
 from pytest_torchlens.capture.opaque import is_opaque
 from pytest_torchlens.capture.origins import gradient_of
 from pytest_torchlens.capture.origins import tensors_used
+from pytest_torchlens.capture.process_limits import COLLECTOR
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.storage import storage_of
 from pytest_torchlens.capture.values import PLAIN
@@ -37,7 +38,6 @@ from pytest_torchlens.capture.values import version_of
 from pytest_torchlens.capture.wrappers import inner_tensors
 from pytest_torchlens.capture.wrappers import is_wrapper
 from pytest_torchlens.capture.wrappers import parts_of
-from pytest_torchlens.history.graph import garbage_collection_paused
 from pytest_torchlens.validate.containers import ObjectGraph
 from pytest_torchlens.validate.containers import Path
 from pytest_torchlens.validate.containers import object_name
@@ -63,7 +63,7 @@ class ModelState:
     def __init__(
         self, model: torch.nn.Module, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> None:
-        with torch._C.DisableTorchFunction(), garbage_collection_paused():
+        with torch._C.DisableTorchFunction(), COLLECTOR.raised():
             self._look(model, args, kwargs or {})
 
     def _look(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -21,6 +21,8 @@ from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import ambient
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.leaves import walk
+from pytest_torchlens.capture.process_limits import COLLECTOR
+from pytest_torchlens.capture.process_limits import collecting_users_garbage
 from pytest_torchlens.capture.record import ModelMembers
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.history import ModelHistory
@@ -76,6 +78,7 @@ class Validation:
         return bool(self.verdict)
 
 
+@COLLECTOR.raised()
 def validate(  # noqa: PLR0913 - what to run, and how to check it, each by name
     model: torch.nn.Module,
     args: tuple[Any, ...] = (),
@@ -352,6 +355,7 @@ class _Run:
 
 @modes_disabled()
 @warnings_ignored()
+@collecting_users_garbage()
 def _replay(  # noqa: PLR0913 - as `Replay`
     recording: Recording,
     where: Where,
