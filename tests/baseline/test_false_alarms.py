@@ -27,7 +27,7 @@ alexnet convnext_tiny densenet121 efficientnet_b0 efficientnet_v2_s googlenet in
 mobilenet_v2 mobilenet_v3_large regnet_x_400mf regnet_y_400mf resnet18 resnext50_32x4d shufflenet_v2_x0_5
 squeezenet1_1 swin_t swin_v2_t vit_b_32
 """.split()
-PROCESSES = 5
+PROCESSES = 3
 HARMLESS = {
     1: (Change.IDENTICAL,),
     2: (Change.IDENTICAL, Change.DRIFT),
