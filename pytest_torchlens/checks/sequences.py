@@ -197,14 +197,16 @@ def says_causal(model: nn.Module) -> bool | None:
     config = getattr(model, "config", None)
     if getattr(config, "is_decoder", None) is True or takes(model, DECODER_IDS):
         return True
+    if type(model).__name__.endswith("ForCausalLM") and getattr(config, "is_decoder", None) is None:
+        return True
+    if config is None:  # a part of it may be causal, and the whole not
+        return None
     flags = {module.is_causal for _, module in named_modules(model) if isinstance(vars(module).get("is_causal"), bool)}
     if len(flags) == 1:
         return bool(flags.pop())
     if getattr(config, "is_decoder", None) is False or flags:
         return None
-    if type(model).__name__.endswith("ForCausalLM") or _has_causal_head(model):
-        return True
-    return None
+    return _has_causal_head(model) or None
 
 
 def _has_causal_head(model: nn.Module) -> bool:
