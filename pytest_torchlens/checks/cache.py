@@ -22,10 +22,13 @@ from pytest_torchlens.checks.compare import differing_outputs
 from pytest_torchlens.checks.compare import passed_all
 from pytest_torchlens.checks.positions import Region
 from pytest_torchlens.checks.sequences import DECODER_IDS
+from pytest_torchlens.checks.sequences import POSITIONS
 from pytest_torchlens.checks.sequences import Sequence
 from pytest_torchlens.checks.sequences import find_sequence
+from pytest_torchlens.checks.sequences import positions_of
 from pytest_torchlens.checks.sequences import says_causal
 from pytest_torchlens.checks.sequences import takes
+from pytest_torchlens.checks.sequences import with_positions
 from pytest_torchlens.checks.side_by_side import Parting
 from pytest_torchlens.checks.side_by_side import part
 from pytest_torchlens.checks.subject import ModelRaisedError
@@ -103,7 +106,20 @@ def _with_cache(sequence: Sequence, name: str, kind: str) -> CheckResult:
         history = given.with_inputs((), decoder.arguments(first, decoder.cache_before(first))).history
         return history, part(given, history, given.history, decoder.fit(first))
 
-    return conclude(NAME, given, found, words, _ADVICE, find)
+    result = conclude(NAME, given, found, words, _ADVICE, find)
+    if result.status is CheckStatus.FAILED and _agrees_with_positions(sequence, decoder):
+        return replace(result, notes=(f"with {POSITIONS} passed in each step it agrees: forward does not count them",))
+    return result
+
+
+def _agrees_with_positions(sequence: Sequence, decoder: _Decoder) -> bool:
+    """Return whether steps give the same if they are told their positions, as `generate` tells them."""
+    placed = with_positions(sequence, positions_of(sequence.subject.model))
+    if placed is sequence:
+        return False
+    given = placed.subject
+    steps = decoder.of(placed).run("with a cache and positions")
+    return compare_outputs(given, _joined(given.outputs, steps, sequence.length)).agrees
 
 
 def _static(model: nn.Module, sequence: Sequence) -> Callable[[], Any]:
@@ -124,6 +140,10 @@ class _Decoder:
         self._make = make
         prefill = sequence.length - _DECODED
         self.spans = [(0, prefill), *((start, 1) for start in range(prefill, sequence.length))]
+
+    def of(self, sequence: Sequence) -> _Decoder:
+        """Return the same for another sequence."""
+        return _Decoder(sequence, self._name, self._make)
 
     def arguments(self, step: int, cache: Any) -> dict[str, Any]:
         """Return the arguments of one step; a mask reaches from the first position on."""

@@ -21,7 +21,7 @@ DECODER_IDS = "decoder_input_ids"
 _IDS = ("input_ids", "inputs_embeds")
 _FAMILIES = ("decoder", "tgt", "src", "memory", "encoder")
 """First words of names: arguments that begin with the same one belong together."""
-_POSITIONS = "position_ids"
+POSITIONS = "position_ids"
 
 
 class Sequence:
@@ -171,6 +171,10 @@ def find_sequence(subject: Subject, ids: str = "", dim: int = 1, *, decoder: boo
     if name not in tensors:
         raise NotApplicableError(f"the inputs hold no tensor {name!r}; they hold {', '.join(tensors) or 'none'}")
     tensor = tensors[name]
+    if not ids and tensor.dim() > _MOST_DIMS:
+        raise NotApplicableError(
+            f"{name!r} has {tensor.dim()} dimensions; 'ids' among its options says that it is a sequence"
+        )
     if tensor.dim() <= dim or tensor.layout is not torch.strided or tensor.is_nested:
         raise NotApplicableError(f"{name!r} has no dimension {dim}; 'dim' among its options names another")
     if tensor.size(dim) < _SHORTEST:
@@ -179,6 +183,8 @@ def find_sequence(subject: Subject, ids: str = "", dim: int = 1, *, decoder: boo
 
 
 _SHORTEST = 4
+_MOST_DIMS = 3
+"""Examples, positions and channels; with more it is likely an image."""
 
 
 def _name_of(tensors: Mapping[str, torch.Tensor], decoder: bool) -> str:
@@ -220,7 +226,7 @@ def _has_causal_head(model: nn.Module) -> bool:
 
 def positions_of(model: nn.Module, name: str = "") -> str:
     """Return the argument that takes positions; empty if forward has none."""
-    name = name or _POSITIONS
+    name = name or POSITIONS
     return name if takes(model, name) else ""
 
 
