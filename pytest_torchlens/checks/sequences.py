@@ -59,7 +59,7 @@ class Sequence:
         value = self.subject.kwargs.get(name)
         if name == self.name or not isinstance(value, torch.Tensor):
             return name == self.name
-        return _family(name) == _family(self.name) and bool(self._dims(value))
+        return _belongs(name, self.name) and bool(self._dims(value))
 
     def _dims(self, tensor: torch.Tensor) -> list[int]:
         """Return the dimensions of a tensor that are those of the positions; two of a mask of pairs."""
@@ -76,6 +76,11 @@ class Sequence:
     def of(self, kwargs: dict[str, Any]) -> Sequence:
         """Return the sequence in other arguments of the same names, for the same model."""
         return Sequence(self.subject.with_inputs((), kwargs), self.name, self.dim)
+
+
+def _belongs(name: str, to: str) -> bool:
+    """Return whether two arguments are of one part of a model: ``mask`` is that of ``src``, too."""
+    return _family(name) == _family(to) or (_family(to) == "src" and not _family(name))
 
 
 def _family(name: str) -> str:
