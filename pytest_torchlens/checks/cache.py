@@ -19,7 +19,7 @@ from pytest_torchlens.checks.catalog import split_names
 from pytest_torchlens.checks.compare import compare_outputs
 from pytest_torchlens.checks.compare import conclude
 from pytest_torchlens.checks.compare import differing_outputs
-from pytest_torchlens.checks.compare import passed_all
+from pytest_torchlens.checks.compare import summed_up
 from pytest_torchlens.checks.positions import Region
 from pytest_torchlens.checks.sequences import DECODER_IDS
 from pytest_torchlens.checks.sequences import POSITIONS
@@ -74,12 +74,12 @@ def run(subject: Subject, ids: str = "", dim: int = 1, cache: str = "", kinds: s
         except NotApplicableError as reason:
             unseen.append(f"a {kind} cache: {reason}")
             continue
-        if result.status is not CheckStatus.PASSED:
+        if result.status is CheckStatus.FAILED:
             return result
         found.append(result)
     if not found:
         raise NotApplicableError("; ".join(unseen))
-    result = passed_all(NAME, found)
+    result = summed_up(NAME, found)
     return replace(result, unseen=(*result.unseen, *unseen))
 
 

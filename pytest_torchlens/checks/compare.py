@@ -29,6 +29,7 @@ from pytest_torchlens.checks.tolerance import judge
 from pytest_torchlens.checks.vacuity import dependent_outputs
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import CheckResult
+from pytest_torchlens.records import CheckStatus
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import output_name
 
@@ -194,6 +195,12 @@ def passed_all(name: str, found: Sequence[CheckResult], notes: Sequence[str] = (
     compared = sum(result.compared for result in found)
     unseen = tuple(dict.fromkeys(text for result in found for text in result.unseen))
     return replace(worst, name=name, compared=compared, unseen=unseen, notes=tuple(notes))
+
+
+def summed_up(name: str, found: Sequence[CheckResult], notes: Sequence[str] = ()) -> CheckResult:
+    """Return one result for several comparisons of which none failed: the first tie, else that all passed."""
+    ties = (result for result in found if result.status is CheckStatus.TIE)
+    return next(ties, None) or passed_all(name, found, notes)
 
 
 def words_of(judgement: Judgement) -> str:

@@ -8,7 +8,7 @@ import torch
 
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.checks.compare import compare
-from pytest_torchlens.checks.compare import passed_all
+from pytest_torchlens.checks.compare import summed_up
 from pytest_torchlens.checks.positions import Region
 from pytest_torchlens.checks.sequences import DECODER_IDS
 from pytest_torchlens.checks.sequences import Sequence
@@ -59,10 +59,10 @@ def run(subject: Subject, ids: str = "", dim: int = 1, positions: str = "") -> C
             _must_mix(whole, name, alone, region)
         way = f"packed, as the {('first', 'second')[number]} of two sequences"
         result = _compared(alone, packed, region, way)
-        if result.status is not CheckStatus.PASSED:
+        if result.status is CheckStatus.FAILED:
             return result
         found.append(result)
-    return passed_all(NAME, found)
+    return summed_up(NAME, found)
 
 
 def _placed(sequence: Sequence, name: str, *lengths: int) -> Subject:

@@ -13,7 +13,7 @@ import torch
 
 from pytest_torchlens.checks.catalog import split_names
 from pytest_torchlens.checks.compare import compare
-from pytest_torchlens.checks.compare import passed_all
+from pytest_torchlens.checks.compare import summed_up
 from pytest_torchlens.checks.positions import Excerpt
 from pytest_torchlens.checks.positions import Question
 from pytest_torchlens.checks.positions import Region
@@ -64,7 +64,7 @@ def run(
             except NotApplicableError as reason:
                 padder.unseen.append(f"{side}: {reason}")
                 continue
-            if result.status is CheckStatus.PASSED:
+            if result.status is not CheckStatus.FAILED:
                 found.append(result)
             elif compared == padder.beside_alone and side == "left" and not padder.places_left:
                 padder.unseen.append(_COUNTS)
@@ -73,7 +73,7 @@ def run(
     unseen = list(dict.fromkeys(padder.unseen))
     if not found:
         raise NotApplicableError("; ".join(unseen))
-    result = passed_all(NAME, found, [note for result in found for note in result.notes])
+    result = summed_up(NAME, found, [note for result in found for note in result.notes])
     return replace(result, unseen=(*result.unseen, *unseen))
 
 

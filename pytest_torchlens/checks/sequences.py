@@ -118,6 +118,8 @@ def by_name(subject: Subject) -> Subject:
     NotApplicableError
         If forward's arguments have no names.
     """
+    if not subject.args:
+        return subject
     named = subject.once(("by name",), lambda: subject.with_inputs((), _bound(subject)))
     named.deadline = subject.deadline
     return named
@@ -184,6 +186,10 @@ def find_sequence(subject: Subject, ids: str = "", dim: int = 1, *, decoder: boo
         raise NotApplicableError(f"{name!r} has no dimension {dim}; 'dim' among its options names another")
     if tensor.size(dim) < _SHORTEST:
         raise NotApplicableError(f"{name!r} has {tensor.size(dim)} positions, too few: {_SHORTEST} are needed")
+    try:
+        _ = named.outputs
+    except ModelRaisedError as error:
+        raise NotApplicableError(f"with its inputs passed by name {error}") from error
     return Sequence(named, name, dim)
 
 
