@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
+from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +24,8 @@ _IDS = ("input_ids", "inputs_embeds")
 _FAMILIES = ("decoder", "tgt", "src", "memory", "encoder")
 """First words of names: arguments that begin with the same one belong together."""
 POSITIONS = "position_ids"
+CACHES = ("cache", "past_key_values", "cache_params", "past_key_value", "state")
+"""Names of arguments and outputs that carry what was computed of former positions."""
 
 
 class Sequence:
@@ -73,6 +77,13 @@ class Sequence:
         """Return the arguments with other values at some of the positions: of whole numbers some that are in it."""
         return self.subject.kwargs | {self.name: _with_others(self.tensor, self.dim, start, length, seed)}
 
+    @property
+    def others(self) -> list[str]:
+        """The inputs beside the sequence, masks and positions of it: an image whose places are in a text."""
+        tensors = [name for name, value in self.subject.kwargs.items() if isinstance(value, torch.Tensor)]
+        named = [name for name in tensors if "mask" not in name and "position" not in name]
+        return [name for name in named if not self.goes_with(name) and _belongs(name, self.name)]
+
     def of(self, kwargs: dict[str, Any]) -> Sequence:
         """Return the sequence in other arguments of the same names, for the same model."""
         return Sequence(self.subject.with_inputs((), kwargs), self.name, self.dim)
@@ -108,6 +119,17 @@ def _other_tokens(part: torch.Tensor, tensor: torch.Tensor, seed: int) -> torch.
     generator = torch.Generator().manual_seed(seed)
     steps = torch.randint(1, len(known), part.shape, generator=generator).to(part.device)
     return known[(torch.searchsorted(known, part.contiguous()) + steps) % len(known)]
+
+
+@contextlib.contextmanager
+def beside_others(sequence: Sequence) -> Iterator[None]:
+    """Raise as not applicable what a model raises that has inputs beside the sequence, which cannot be cut alike."""
+    try:
+        yield
+    except ModelRaisedError as error:
+        if not sequence.others:
+            raise
+        raise NotApplicableError(f"with {', '.join(sequence.others)} beside {sequence.name!r}, {error}") from error
 
 
 def by_name(subject: Subject) -> Subject:
