@@ -26,7 +26,7 @@ from torch.nn.attention import sdpa_kernel
 
 from pytest_torchlens.capture.looks import named_modules
 from pytest_torchlens.checks.compare import compare
-from pytest_torchlens.checks.compare import passed_all
+from pytest_torchlens.checks.compare import summed_up
 from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import Subject
@@ -44,7 +44,7 @@ _KERNELS = {
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
     "cudnn": SDPBackend.CUDNN_ATTENTION,
 }
-_ABSENT = ("No viable backend", "No available kernel")
+_ABSENT = ("No viable backend", "No available kernel", "execution plan")
 """What torch says where the device, or the arguments, have no such kernel."""
 _FUSED = {"_transformer_encoder_layer_fwd", "_native_multi_head_attention"}
 """The fast path of torch's layers."""
@@ -77,7 +77,7 @@ def run(subject: Subject) -> CheckResult:
         result = _compared(given, way)
         if result is None:
             absent.append(way.name)
-        elif result.status is not CheckStatus.PASSED:
+        elif result.status is CheckStatus.FAILED:
             return result
         else:
             found[way.name] = result
@@ -85,7 +85,7 @@ def run(subject: Subject) -> CheckResult:
         unseen.append(f"the device has no kernel for these inputs: {', '.join(absent)}")
     if not found:
         raise NotApplicableError("; ".join(unseen) or f"no operation is {_SDPA}, and no implementation can be set")
-    result = passed_all(NAME, [*found.values()], [", ".join(found)])
+    result = summed_up(NAME, [*found.values()], [", ".join(found)])
     return replace(result, unseen=(*result.unseen, *unseen))
 
 

@@ -19,13 +19,18 @@ from pytest_torchlens.checks.catalog import split_names
 from pytest_torchlens.checks.compare import compare_outputs
 from pytest_torchlens.checks.compare import conclude
 from pytest_torchlens.checks.compare import differing_outputs
-from pytest_torchlens.checks.compare import passed_all
+from pytest_torchlens.checks.compare import summed_up
 from pytest_torchlens.checks.positions import Region
+from pytest_torchlens.checks.sequences import CACHES
 from pytest_torchlens.checks.sequences import DECODER_IDS
+from pytest_torchlens.checks.sequences import POSITIONS
 from pytest_torchlens.checks.sequences import Sequence
+from pytest_torchlens.checks.sequences import beside_others
 from pytest_torchlens.checks.sequences import find_sequence
+from pytest_torchlens.checks.sequences import positions_of
 from pytest_torchlens.checks.sequences import says_causal
 from pytest_torchlens.checks.sequences import takes
+from pytest_torchlens.checks.sequences import with_positions
 from pytest_torchlens.checks.side_by_side import Parting
 from pytest_torchlens.checks.side_by_side import part
 from pytest_torchlens.checks.subject import ModelRaisedError
@@ -40,7 +45,6 @@ from pytest_torchlens.records import CheckResult
 from pytest_torchlens.records import CheckStatus
 
 NAME = "cache"
-_ARGUMENTS = ("cache", "past_key_values", "cache_params", "past_key_value", "state")
 _USE = "use_cache"
 _STATIC = "static"
 _DECODED = 3
@@ -57,7 +61,7 @@ _ADVICE = (
 
 def run(subject: Subject, ids: str = "", dim: int = 1, cache: str = "", kinds: str = "dynamic,static") -> CheckResult:
     """Compare prefill and single steps with the plain pass, for each kind of cache."""
-    name = cache or next((name for name in _ARGUMENTS if takes(subject.model, name)), "")
+    name = cache or next((name for name in CACHES if takes(subject.model, name)), "")
     if not name:
         raise NotApplicableError(_NO_CACHE)
     if not (cache or ids or says_causal(subject.model)):
@@ -67,16 +71,17 @@ def run(subject: Subject, ids: str = "", dim: int = 1, cache: str = "", kinds: s
     unseen: list[str] = []
     for kind in split_names([kinds]):
         try:
-            result = _with_cache(sequence, name, kind)
+            with beside_others(sequence):
+                result = _with_cache(sequence, name, kind)
         except NotApplicableError as reason:
             unseen.append(f"a {kind} cache: {reason}")
             continue
-        if result.status is not CheckStatus.PASSED:
+        if result.status is CheckStatus.FAILED:
             return result
         found.append(result)
     if not found:
         raise NotApplicableError("; ".join(unseen))
-    result = passed_all(NAME, found)
+    result = summed_up(NAME, found)
     return replace(result, unseen=(*result.unseen, *unseen))
 
 
@@ -99,11 +104,24 @@ def _with_cache(sequence: Sequence, name: str, kind: str) -> CheckResult:
     first = len(steps) - 1 if found.agrees else _first_differing(sequence, decoder, steps)
     words = f"{way}, first in {f'decode step {first}' if first else 'the prefill'}"
 
-    def find() -> tuple[ModelHistory, Parting]:
+    def find(path: str) -> tuple[ModelHistory, Parting]:
         history = given.with_inputs((), decoder.arguments(first, decoder.cache_before(first))).history
-        return history, part(given, history, given.history, decoder.fit(first))
+        return history, part(given, history, given.history, decoder.fit(first), path)
 
-    return conclude(NAME, given, found, words, _ADVICE, find)
+    result = conclude(NAME, given, found, words, _ADVICE, find)
+    if result.status is CheckStatus.FAILED and _agrees_with_positions(sequence, decoder):
+        return replace(result, notes=(f"with {POSITIONS} passed in each step it agrees: forward does not count them",))
+    return result
+
+
+def _agrees_with_positions(sequence: Sequence, decoder: _Decoder) -> bool:
+    """Return whether steps give the same if they are told their positions, as `generate` tells them."""
+    placed = with_positions(sequence, positions_of(sequence.subject.model))
+    if placed is sequence:
+        return False
+    given = placed.subject
+    steps = decoder.of(placed).run("with a cache and positions")
+    return compare_outputs(given, _joined(given.outputs, steps, sequence.length)).agrees
 
 
 def _static(model: nn.Module, sequence: Sequence) -> Callable[[], Any]:
@@ -124,6 +142,10 @@ class _Decoder:
         self._make = make
         prefill = sequence.length - _DECODED
         self.spans = [(0, prefill), *((start, 1) for start in range(prefill, sequence.length))]
+
+    def of(self, sequence: Sequence) -> _Decoder:
+        """Return the same for another sequence."""
+        return _Decoder(sequence, self._name, self._make)
 
     def arguments(self, step: int, cache: Any) -> dict[str, Any]:
         """Return the arguments of one step; a mask reaches from the first position on."""
@@ -187,7 +209,7 @@ class _Decoder:
 
 def _cache_in(output: Any, name: str) -> Any:
     """Return the cache in what a model returned; None if there is none."""
-    for key in (name, *_ARGUMENTS):
+    for key in (name, *CACHES):
         found = output.get(key) if isinstance(output, dict) else getattr(output, key, None)
         if found is not None:
             return found

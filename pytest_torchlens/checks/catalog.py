@@ -144,31 +144,31 @@ CHECKS: tuple[BuiltInCheck, ...] = (
     BuiltInCheck(
         "causal",
         "The output at a position reads no input after it: bit for bit.",
-        4,
+        5,
         _SEQUENCE,
     ),
     BuiltInCheck(
         "padding",
         "Padded positions under the mask, left and right, change nothing at the real ones.",
-        10,
+        12,
         {**_SEQUENCE, "mask": TEXT, "positions": TEXT, "sides": _some_of("left", "right")},
     ),
     BuiltInCheck(
         "cache",
         "Prefill and decode with a cache give what one pass over the whole gives, but for rounding.",
-        8,
+        7,
         {**_SEQUENCE, "cache": TEXT, "kinds": _some_of("dynamic", "static")},
     ),
     BuiltInCheck(
         "packed",
         "Sequences packed in one, with positions that begin anew, give what each gives alone.",
-        12,
+        8,
         {**_SEQUENCE, "positions": TEXT},
     ),
     BuiltInCheck(
         "attention",
         "Eager attention and each kernel that the device has give the same, but for rounding.",
-        8,
+        12,
     ),
     BuiltInCheck(
         "onnx",

@@ -30,6 +30,7 @@ from pytest_torchlens.checks.tolerance import judge
 from pytest_torchlens.checks.vacuity import dependent_outputs
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import CheckResult
+from pytest_torchlens.records import CheckStatus
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import output_name
 
@@ -153,10 +154,14 @@ def compare(  # noqa: PLR0913 - what ran how, and the words for it
     """
     found = compare_outputs(subject, outputs, fit, depend)
 
-    def find() -> tuple[ModelHistory, Parting]:
-        return subject.history, part(subject, subject.history, record(), fit)
+    def find(path: str) -> tuple[ModelHistory, Parting]:
+        return subject.history, part(subject, subject.history, record(), fit, path)
 
     return conclude(name, subject, found, way, advice, find)
+
+
+Find = Callable[[str], tuple[ModelHistory, Parting]]
+"""Returns the history whose operations are named, and where it parts on the way to the output at a path."""
 
 
 def conclude(
@@ -165,9 +170,9 @@ def conclude(
     found: Compared,
     way: str,
     advice: str,
-    find: Callable[[], tuple[ModelHistory, Parting]],
+    find: Find,
 ) -> CheckResult:
-    """Return the result of a comparison; `find` returns the history whose operations are named, and where it parts."""
+    """Return the result of a comparison."""
     if not found.count:
         raise NotApplicableError("; ".join(found.unseen) or "its output holds no tensor to compare")
     worst = found.worst[1] if found.worst else None
@@ -182,7 +187,7 @@ def conclude(
         return results.passed(name, unseen=tuple(found.unseen), **numbers)
     path, judgement = found.worst
     what = f"{output_name(path)} differs {way}: {words_of(judgement)}"
-    history, parting, unseen = _parting(find)
+    history, parting, unseen = _parting(find, path)
     if parting.is_tie:
         return results.tie(name, _failure(history, parting.flips[0], what, "", found), **numbers)
     failure = _failure(history, parting.place, what, advice, found)
@@ -208,6 +213,12 @@ def raised_when_recorded(
     return error
 
 
+def summed_up(name: str, found: Sequence[CheckResult], notes: Sequence[str] = ()) -> CheckResult:
+    """Return one result for several comparisons of which none failed: the first tie, else that all passed."""
+    ties = (result for result in found if result.status is CheckStatus.TIE)
+    return next(ties, None) or passed_all(name, found, notes)
+
+
 def words_of(judgement: Judgement) -> str:
     """Return an error beside what is explained."""
     if judgement.limit == 0 and judgement.reference_error == 0:
@@ -217,12 +228,10 @@ def words_of(judgement: Judgement) -> str:
     return f"RMS error {judgement.error:.2g}, explained are {judgement.limit:.2g}"
 
 
-def _parting(
-    find: Callable[[], tuple[ModelHistory, Parting]],
-) -> tuple[ModelHistory | None, Parting, tuple[str, ...]]:
+def _parting(find: Find, path: str) -> tuple[ModelHistory | None, Parting, tuple[str, ...]]:
     """Return where the runs part, and why that is not known."""
     try:
-        history, parting = find()
+        history, parting = find(path)
     except OutOfTimeError as error:
         return None, Parting(), (f"where they part: {error}",)
     except Exception as error:  # noqa: BLE001 - any call may raise when it is run again

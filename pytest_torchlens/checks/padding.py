@@ -13,13 +13,15 @@ import torch
 
 from pytest_torchlens.checks.catalog import split_names
 from pytest_torchlens.checks.compare import compare
-from pytest_torchlens.checks.compare import passed_all
+from pytest_torchlens.checks.compare import summed_up
 from pytest_torchlens.checks.positions import Excerpt
 from pytest_torchlens.checks.positions import Question
 from pytest_torchlens.checks.positions import Region
 from pytest_torchlens.checks.positions import unreached
+from pytest_torchlens.checks.sequences import CACHES
 from pytest_torchlens.checks.sequences import DECODER_IDS
 from pytest_torchlens.checks.sequences import Sequence
+from pytest_torchlens.checks.sequences import beside_others
 from pytest_torchlens.checks.sequences import find_sequence
 from pytest_torchlens.checks.sequences import of_one_example
 from pytest_torchlens.checks.sequences import positions_of
@@ -60,11 +62,12 @@ def run(
     for side in split_names([sides]):
         for compared in (padder.beside_alone, padder.beside_other_values):
             try:
-                result = compared(side)
+                with beside_others(padder.sequence):
+                    result = compared(side)
             except NotApplicableError as reason:
                 padder.unseen.append(f"{side}: {reason}")
                 continue
-            if result.status is CheckStatus.PASSED:
+            if result.status is not CheckStatus.FAILED:
                 found.append(result)
             elif compared == padder.beside_alone and side == "left" and not padder.places_left:
                 padder.unseen.append(_COUNTS)
@@ -73,7 +76,7 @@ def run(
     unseen = list(dict.fromkeys(padder.unseen))
     if not found:
         raise NotApplicableError("; ".join(unseen))
-    result = passed_all(NAME, found, [note for result in found for note in result.notes])
+    result = summed_up(NAME, found, [note for result in found for note in result.notes])
     return replace(result, unseen=(*result.unseen, *unseen))
 
 
@@ -92,17 +95,19 @@ class _Padder:
         self._mask = mask
         self._hides = mask.endswith(_TRUE_AT_PADDING)
         self._positions = positions_of(subject.model, positions)
-        self._short = with_positions(part.of(part.subject.kwargs | {mask: self._mask_of(part)}), self._positions)
+        self.sequence = with_positions(part.of(part.subject.kwargs | {mask: self._mask_of(part)}), self._positions)
         self._region_of = {"left": _PADDED, "right": 0}
         self._padded: dict[str, Sequence] = {}
         self._is_decoder = says_causal(subject.model)
         self._has_decoder = DECODER_IDS in given.subject.kwargs
+        returned = {path.split(".")[0] for path in given.subject.outputs}
+        self._keeps_state = bool(self._is_decoder) or not returned.isdisjoint(CACHES)
         self.unseen: list[str] = []
 
     @property
     def places_left(self) -> bool:
         """Whether a sequence that is padded on the left must give the same: it has positions, or is a decoder's."""
-        return self._positions in self._short.subject.kwargs or bool(self._is_decoder and not self._has_decoder)
+        return self._positions in self.sequence.subject.kwargs or bool(self._is_decoder and not self._has_decoder)
 
     def _mask_of(self, part: Sequence) -> torch.Tensor:
         """Return a mask that hides nothing."""
@@ -118,15 +123,15 @@ class _Padder:
 
     def _excerpt(self, side: str) -> Excerpt:
         if side not in self._padded:
-            self._padded[side] = self._short.of(self._padded_arguments(side == "left"))
+            self._padded[side] = self.sequence.of(self._padded_arguments(side == "left"))
         full = self._padded[side]
-        return Excerpt(full.subject, self._short.subject, self._region(side))
+        return Excerpt(full.subject, self.sequence.subject, self._region(side))
 
     def _region(self, side: str) -> Region:
-        return Region(self._region_of[side], self._short.length, self._short.length + _PADDED)
+        return Region(self._region_of[side], self.sequence.length, self.sequence.length + _PADDED)
 
     def _padded_arguments(self, left: bool) -> dict[str, Any]:
-        short = self._short
+        short = self.sequence
         made = dict(short.subject.kwargs)
         for name, value in made.items():
             if name == self._mask:
@@ -143,11 +148,12 @@ class _Padder:
 
     def _token(self) -> float:
         """Return what stands at padded positions: the model's own token, else the least of the sequence, or zero."""
-        if self._short.tensor.is_floating_point():
+        if self.sequence.tensor.is_floating_point():
             return 0.0
-        config = getattr(self._short.subject.model, "config", None)
-        token = getattr(config, "pad_token_id", None)
-        return int(token if isinstance(token, int) and token >= 0 else self._short.tensor.min())
+        config = getattr(self.sequence.subject.model, "config", None)
+        token, count = getattr(config, "pad_token_id", None), getattr(config, "vocab_size", None)
+        is_known = isinstance(token, int) and isinstance(count, int) and 0 <= token < count
+        return int(token if is_known else self.sequence.tensor.min())
 
     def beside_alone(self, side: str) -> CheckResult:
         """Compare the padded sequence with the sequence alone, but for rounding."""
@@ -161,7 +167,7 @@ class _Padder:
     def beside_other_values(self, side: str) -> CheckResult:
         """Compare the padded sequence with the same one with other values at the padded positions."""
         excerpt = self._excerpt(side)
-        start = 0 if side == "left" else self._short.length
+        start = 0 if side == "left" else self.sequence.length
         question = Question(
             NAME,
             f"when values at the padded positions change (padded on the {side})",
@@ -177,7 +183,7 @@ class _Padder:
 
         An encoder's may be its first position, which is padded on the left; a decoder's is its state after the last.
         """
-        return self._has_decoder or side == ("left" if self._is_decoder else "right")
+        return self._has_decoder or side == ("left" if self._keeps_state else "right")
 
 
 def _padded(tensor: torch.Tensor, dim: int, left: bool, value: float | None) -> torch.Tensor:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
+from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,7 +23,9 @@ DECODER_IDS = "decoder_input_ids"
 _IDS = ("input_ids", "inputs_embeds")
 _FAMILIES = ("decoder", "tgt", "src", "memory", "encoder")
 """First words of names: arguments that begin with the same one belong together."""
-_POSITIONS = "position_ids"
+POSITIONS = "position_ids"
+CACHES = ("cache", "past_key_values", "cache_params", "past_key_value", "state")
+"""Names of arguments and outputs that carry what was computed of former positions."""
 
 
 class Sequence:
@@ -59,7 +63,7 @@ class Sequence:
         value = self.subject.kwargs.get(name)
         if name == self.name or not isinstance(value, torch.Tensor):
             return name == self.name
-        return _family(name) == _family(self.name) and bool(self._dims(value))
+        return _belongs(name, self.name) and bool(self._dims(value))
 
     def _dims(self, tensor: torch.Tensor) -> list[int]:
         """Return the dimensions of a tensor that are those of the positions; two of a mask of pairs."""
@@ -73,9 +77,21 @@ class Sequence:
         """Return the arguments with other values at some of the positions: of whole numbers some that are in it."""
         return self.subject.kwargs | {self.name: _with_others(self.tensor, self.dim, start, length, seed)}
 
+    @property
+    def others(self) -> list[str]:
+        """The inputs beside the sequence, masks and positions of it: an image whose places are in a text."""
+        tensors = [name for name, value in self.subject.kwargs.items() if isinstance(value, torch.Tensor)]
+        named = [name for name in tensors if "mask" not in name and "position" not in name]
+        return [name for name in named if not self.goes_with(name) and _belongs(name, self.name)]
+
     def of(self, kwargs: dict[str, Any]) -> Sequence:
         """Return the sequence in other arguments of the same names, for the same model."""
         return Sequence(self.subject.with_inputs((), kwargs), self.name, self.dim)
+
+
+def _belongs(name: str, to: str) -> bool:
+    """Return whether two arguments are of one part of a model: ``mask`` is that of ``src``, too."""
+    return _family(name) == _family(to) or (_family(to) == "src" and not _family(name))
 
 
 def _family(name: str) -> str:
@@ -105,6 +121,17 @@ def _other_tokens(part: torch.Tensor, tensor: torch.Tensor, seed: int) -> torch.
     return known[(torch.searchsorted(known, part.contiguous()) + steps) % len(known)]
 
 
+@contextlib.contextmanager
+def beside_others(sequence: Sequence) -> Iterator[None]:
+    """Raise as not applicable what a model raises that has inputs beside the sequence, which cannot be cut alike."""
+    try:
+        yield
+    except ModelRaisedError as error:
+        if not sequence.others:
+            raise
+        raise NotApplicableError(f"with {', '.join(sequence.others)} beside {sequence.name!r}, {error}") from error
+
+
 def by_name(subject: Subject) -> Subject:
     """Return the subject with its inputs as keyword arguments.
 
@@ -113,6 +140,8 @@ def by_name(subject: Subject) -> Subject:
     NotApplicableError
         If forward's arguments have no names.
     """
+    if not subject.args:
+        return subject
     named = subject.once(("by name",), lambda: subject.with_inputs((), _bound(subject)))
     named.deadline = subject.deadline
     return named
@@ -171,14 +200,24 @@ def find_sequence(subject: Subject, ids: str = "", dim: int = 1, *, decoder: boo
     if name not in tensors:
         raise NotApplicableError(f"the inputs hold no tensor {name!r}; they hold {', '.join(tensors) or 'none'}")
     tensor = tensors[name]
+    if not ids and tensor.dim() > _MOST_DIMS:
+        raise NotApplicableError(
+            f"{name!r} has {tensor.dim()} dimensions; 'ids' among its options says that it is a sequence"
+        )
     if tensor.dim() <= dim or tensor.layout is not torch.strided or tensor.is_nested:
         raise NotApplicableError(f"{name!r} has no dimension {dim}; 'dim' among its options names another")
     if tensor.size(dim) < _SHORTEST:
         raise NotApplicableError(f"{name!r} has {tensor.size(dim)} positions, too few: {_SHORTEST} are needed")
+    try:
+        _ = named.outputs
+    except ModelRaisedError as error:
+        raise NotApplicableError(f"with its inputs passed by name {error}") from error
     return Sequence(named, name, dim)
 
 
 _SHORTEST = 4
+_MOST_DIMS = 3
+"""Examples, positions and channels; with more it is likely an image."""
 
 
 def _name_of(tensors: Mapping[str, torch.Tensor], decoder: bool) -> str:
@@ -197,14 +236,16 @@ def says_causal(model: nn.Module) -> bool | None:
     config = getattr(model, "config", None)
     if getattr(config, "is_decoder", None) is True or takes(model, DECODER_IDS):
         return True
+    if type(model).__name__.endswith("ForCausalLM") and getattr(config, "is_decoder", None) is None:
+        return True
+    if config is None:  # a part of it may be causal, and the whole not
+        return None
     flags = {module.is_causal for _, module in named_modules(model) if isinstance(vars(module).get("is_causal"), bool)}
     if len(flags) == 1:
         return bool(flags.pop())
     if getattr(config, "is_decoder", None) is False or flags:
         return None
-    if type(model).__name__.endswith("ForCausalLM") or _has_causal_head(model):
-        return True
-    return None
+    return _has_causal_head(model) or None
 
 
 def _has_causal_head(model: nn.Module) -> bool:
@@ -218,7 +259,7 @@ def _has_causal_head(model: nn.Module) -> bool:
 
 def positions_of(model: nn.Module, name: str = "") -> str:
     """Return the argument that takes positions; empty if forward has none."""
-    name = name or _POSITIONS
+    name = name or POSITIONS
     return name if takes(model, name) else ""
 
 

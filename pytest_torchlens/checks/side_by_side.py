@@ -100,8 +100,10 @@ class Parting:
         return bool(self.flips) and self.agrees
 
 
-def part(subject: Subject, reference: ModelHistory, other: ModelHistory, fit: Fit = whole) -> Parting:
-    """Return where two recorded passes of a subject part.
+def part(
+    subject: Subject, reference: ModelHistory, other: ModelHistory, fit: Fit = whole, path: str | None = None
+) -> Parting:
+    """Return where two recorded passes of a subject part, on the way to the output at `path`, or to any.
 
     Raises
     ------
@@ -111,11 +113,14 @@ def part(subject: Subject, reference: ModelHistory, other: ModelHistory, fit: Fi
         Whatever a call raises when it is run again.
     """
     with torch.no_grad():
-        return _SideBySide(subject, reference, other, fit).run()
+        return _SideBySide(subject, reference, other, fit, path).run()
 
 
 class _SideBySide:
-    def __init__(self, subject: Subject, reference: ModelHistory, other: ModelHistory, fit: Fit) -> None:
+    def __init__(
+        self, subject: Subject, reference: ModelHistory, other: ModelHistory, fit: Fit, path: str | None
+    ) -> None:
+        self._path = path
         self._subject = subject
         self._reference = reference.recording
         self._other = other.recording
@@ -220,15 +225,16 @@ class _SideBySide:
 
     def _first_place(self) -> Place | None:
         """Return the first call from which unexplained values, and those without counterpart, lead to an output."""
-        waiting = [value for _, read in self._reference.outputs for value in needed_values(read)]
+        reads = [read for path, read in self._reference.outputs if self._path in (None, path)]
+        waiting = [value for read in reads for value in needed_values(read)]
         found: set[int] = set()
         while waiting:
             value = waiting.pop()
             may_differ = id(value) in self._unexplained or id(value) not in self._compared
             if value.call >= 0 and value.call not in found and may_differ:
                 found.add(value.call)
-                reads = (read for _, read in edges_in(self._reference.calls[value.call]))
-                waiting += [needed for read in reads for needed in needed_values(read)]
+                inputs = (read for _, read in edges_in(self._reference.calls[value.call]))
+                waiting += [needed for read in inputs for needed in needed_values(read)]
         number = min(found & self._places.keys(), default=None)
         if number is None:
             return None

@@ -109,6 +109,16 @@ def test_masks_left_padding_and_scans_pass(model: type[Decoder]) -> None:
     assert (result.status, result.compared, result.notes) == (CheckStatus.PASSED, 1, ())
 
 
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_mask_of_pairs_is_cut_with_the_sequence(masked: bool) -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval()
+    mask = nn.Transformer.generate_square_subsequent_mask(12) if masked else None
+    result = check("causal", model, torch.rand(2, 12, 8), mask, ids="src")
+    assert result.status is (CheckStatus.PASSED if masked else CheckStatus.FAILED)
+
+
 def test_the_model_says_that_it_is_causal_or_the_check_does_not_apply() -> None:
     class TinyForCausalLM(Unmasked):
         pass
