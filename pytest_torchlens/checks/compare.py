@@ -179,8 +179,9 @@ def raised_when_recorded(
     runner: Subject, error: ModelRaisedError, given: tuple[tuple[Any, ...], dict[str, Any]] | None = None
 ) -> ModelRaisedError:
     """Return the error of a pass as the recorded pass raises it, with the number of calls before it."""
+    args, kwargs = given or (None, None)
     try:
-        runner.record(*(given or (None, None)), way=error.way)
+        runner.record(args, kwargs, way=error.way)
     except ModelRaisedError as recorded:
         return recorded
     return error

@@ -50,7 +50,9 @@ NAME = "dtype"
 _AUTOCAST = "autocast"
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 _LOST = 0.5
-"""An output that errs by so much of its RMS has nothing left of its value."""
+"""What errs by so much of its RMS has nothing left of its value."""
+_FAINT = 0.1
+"""An output that errs by so much shows that a value on its way is lost."""
 _NO_KERNEL = re.compile(r"not implemented for '\w*(Half|BFloat16)|support", re.IGNORECASE)
 _ADVICE = {
     "mixed": "make constants in the dtype of what they meet: x.new_zeros(...), torch.arange(..., dtype=x.dtype), and "
@@ -193,8 +195,10 @@ class _Judged:
         for output in outputs:
             if (culprit := self._culprit(output, wrong)) is not None:
                 return self._failed(output, culprit, count)
-        if (lost := next((output for output in outputs if output.relative >= _LOST), None)) is not None:
-            return self._lost(lost, count)
+        for output in outputs:
+            number = self._first_lost(output.path)
+            if output.relative >= (_LOST if number is None else _FAINT):
+                return self._lost(output, number, count)
         error = max((output.relative for output in outputs), default=0.0)
         notes = [f"{self._name}: its output errs by {error:.1g} of the RMS", *self._unshown(wrong)]
         return results.passed(NAME, count, unit="operations", notes=tuple(notes))
@@ -229,10 +233,16 @@ class _Judged:
         what = f"{output_name(output.path)} errs in {self._name} by more than rounding explains: "
         return self._failure(own.number, what + words_of(output.judgement), kind, cause, own.exact, own.output, count)
 
-    def _lost(self, output: _Output, count: int) -> CheckResult:
-        what = f"{output_name(output.path)} is lost in {self._name}: its error is {output.relative:.0%} of the RMS"
+    def _first_lost(self, path: str) -> int | None:
+        """Return the first operation on the way to an output that loses its value: what it reads errs little."""
+        leading = sorted(ancestors(self._history.recording, path))
+        return next((at for at in leading if self._errors[at] >= _LOST and self._inherited(at) < _LOST / 10), None)
+
+    def _lost(self, output: _Output, number: int | None, count: int) -> CheckResult:
+        what = f"{output_name(output.path)} errs by {output.relative:.0%} of its RMS in {self._name}"
         leading = sorted(ancestors(self._history.recording, output.path))
-        number = next((number for number in leading if self._errors[number] >= _LOST / 2), None)
+        if number is None:
+            number = next((at for at in leading if self._errors[at] >= _LOST / 2), None)
         inherited = 0.0 if number is None else self._inherited(number)
         error = output.relative if number is None else self._errors[number]
         cause = f"its result errs by {error:.0%} of the RMS, its inputs by {inherited:.1%}: the type has too few digits"
