@@ -240,7 +240,7 @@ class _Judged:
         return [at for at in leading if self._errors[at] >= _LOST and self._inherited(at) < _LOST / 10]
 
     def _share(self, output: _Output, numbers: Sequence[int]) -> float:
-        """Return the error of an output, as a part of its RMS, of a float64 pass with the values of these operations."""
+        """Return the error of an output, as a part of its RMS, in a float64 pass with the values of some operations."""
         recording = self._history.recording
         with torch.no_grad(), Player(recording) as player, ExactPlayer(recording) as exact:
             for number, (low, others) in in_step(recording, [player, exact]):
