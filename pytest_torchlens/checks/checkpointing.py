@@ -142,7 +142,9 @@ def _plain(subject: Subject) -> tuple[Arguments, _Pass]:
         raise reason from None
 
 
-def _pass(subject: Subject, given: Arguments, seed: int | None = None, only: frozenset[str] = frozenset()) -> _Pass:
+def _pass(
+    subject: Subject, given: Arguments, seed: int | None = None, only: frozenset[str] = frozenset(), way: str = ""
+) -> _Pass:
     """Return a pass; with `seed` of parameters that are moved by one unit in their last place.
 
     Gradients are those of the outputs at the paths `only`, by default of all.
@@ -156,7 +158,7 @@ def _pass(subject: Subject, given: Arguments, seed: int | None = None, only: fro
         _differentiate(subject.model, found, only, args, kwargs)
         return found.gradients
 
-    with subject.runs(*given, way=_WAY, function=function) as call:
+    with subject.runs(*given, way=way, function=function) as call:
         parameters = [(tensor, tensor.detach().clone()) for _, tensor in named_parameters(subject.model)]
         try:
             call()
@@ -216,7 +218,7 @@ def _counted(found: _Pass) -> Iterator[None]:
 
 
 def _recorded(subject: Subject, given: Arguments) -> ModelHistory:
-    with torch.enable_grad(), subject.recordings(*given, way=_WAY) as record:
+    with torch.enable_grad(), subject.recordings(*given) as record:
         subject.model.train()
         return record()
 
@@ -240,7 +242,7 @@ class _Comparison:
             raise NotApplicableError("no parameter gets a gradient in train mode")
         switch = _switch_on(self._other.model)
         try:
-            found = _pass(self._other, self._given)
+            found = _pass(self._other, self._given, way=_WAY)
         except ModelRaisedError as error:
             return results.failed(NAME, results.failure_of_raise(None, error, _ADVICE))
         if plain.outputs.keys() != found.outputs.keys():  # a cache, which checkpointing switches off

@@ -17,6 +17,7 @@ import torch
 
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.looks import named_parameters
+from pytest_torchlens.capture.memory import overwrite
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.checks import results
 from pytest_torchlens.checks.catalog import split_names
@@ -50,7 +51,9 @@ NAME = "dtype"
 _AUTOCAST = "autocast"
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 _LOST = 0.5
-"""An output that errs by so much of its RMS has nothing left of its value."""
+"""What errs by so much of its RMS has nothing left of its value."""
+_MOST = 0.5
+"""Lost values are a failure if they make so much of the error of an output."""
 _NO_KERNEL = re.compile(r"not implemented for '\w*(Half|BFloat16)|support", re.IGNORECASE)
 _ADVICE = {
     "mixed": "make constants in the dtype of what they meet: x.new_zeros(...), torch.arange(..., dtype=x.dtype), and "
@@ -193,8 +196,10 @@ class _Judged:
         for output in outputs:
             if (culprit := self._culprit(output, wrong)) is not None:
                 return self._failed(output, culprit, count)
-        if (lost := next((output for output in outputs if output.relative >= _LOST), None)) is not None:
-            return self._lost(lost, count)
+        for output in outputs:
+            lost = self._lost_values(output.path)
+            if output.relative >= _LOST or (lost and self._share(output, lost) >= _MOST * output.relative):
+                return self._lost(output, lost, count)
         error = max((output.relative for output in outputs), default=0.0)
         notes = [f"{self._name}: its output errs by {error:.1g} of the RMS", *self._unshown(wrong)]
         return results.passed(NAME, count, unit="operations", notes=tuple(notes))
@@ -229,10 +234,28 @@ class _Judged:
         what = f"{output_name(output.path)} errs in {self._name} by more than rounding explains: "
         return self._failure(own.number, what + words_of(output.judgement), kind, cause, own.exact, own.output, count)
 
-    def _lost(self, output: _Output, count: int) -> CheckResult:
-        what = f"{output_name(output.path)} is lost in {self._name}: its error is {output.relative:.0%} of the RMS"
+    def _lost_values(self, path: str) -> list[int]:
+        """Return the operations on the way to an output that lose their value, though what they read errs little."""
+        leading = sorted(ancestors(self._history.recording, path))
+        return [at for at in leading if self._errors[at] >= _LOST and self._inherited(at) < _LOST / 10]
+
+    def _share(self, output: _Output, numbers: Sequence[int]) -> float:
+        """Return the error of an output, as a part of its RMS, in a float64 pass with the values of some operations."""
+        recording = self._history.recording
+        with torch.no_grad(), Player(recording) as player, ExactPlayer(recording) as exact:
+            for number, (low, others) in in_step(recording, [player, exact]):
+                self._subject.check_time()
+                for one, other in zip(low, others, strict=True) if number in numbers else ():
+                    overwrite(other, one.to(other.dtype))
+            read = next(read for at, read in recording.outputs if at == output.path)
+            return relative_error(exact.at(value_of(read).slot), output.exact)
+
+    def _lost(self, output: _Output, lost: Sequence[int], count: int) -> CheckResult:
+        what = (
+            f"{output_name(output.path)} errs by {output.relative:.1%} of its RMS in {self._name}, as a value is lost"
+        )
         leading = sorted(ancestors(self._history.recording, output.path))
-        number = next((number for number in leading if self._errors[number] >= _LOST / 2), None)
+        number = next((at for at in (*lost, *leading) if self._errors[at] >= _LOST / 2), None)
         inherited = 0.0 if number is None else self._inherited(number)
         error = output.relative if number is None else self._errors[number]
         cause = f"its result errs by {error:.0%} of the RMS, its inputs by {inherited:.1%}: the type has too few digits"

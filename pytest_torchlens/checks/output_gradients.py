@@ -53,6 +53,11 @@ def moved(parameters: Mapping[str, torch.Tensor], seed: int) -> dict[str, torch.
     }
 
 
+def moved_tensor(tensor: torch.Tensor, seed: int) -> torch.Tensor:
+    """Return a copy of a tensor, each real number moved by one unit in its last place."""
+    return _moved(tensor.detach(), torch.Generator().manual_seed(seed))
+
+
 def _moved(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     if not tensor.is_floating_point():
         return tensor.clone()

@@ -7,7 +7,6 @@ and by its features and its head.  Values and their order must agree, but for ro
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -69,16 +68,18 @@ def run(subject: Subject, ways: str = ",".join(WAYS_OF_OUTPUTS)) -> CheckResult:
     notes: list[str] = []
     unseen: list[str] = []
     for name in split_names([ways]):
-        for made in _runs(subject, name):
-            try:
-                result = _result(name, made)
-            except NotApplicableError as reason:
-                unseen.append(f"{made.way}: {reason}")
-                continue
-            if result.status is not CheckStatus.PASSED:
-                return result
-            found.append(result)
-            notes.append(made.way)
+        made = _other_call(subject, name)
+        if made is None:
+            continue
+        try:
+            result = _result(name, made)
+        except NotApplicableError as reason:
+            unseen.append(f"{made.way}: {reason}")
+            continue
+        if result.status is not CheckStatus.PASSED:
+            return result
+        found.append(result)
+        notes.append(made.way)
     if not found:
         raise NotApplicableError("; ".join(unseen) or f"forward has none of these ways: {ways}")
     passed = passed_all(NAME, found, notes)
@@ -88,18 +89,18 @@ def run(subject: Subject, ways: str = ",".join(WAYS_OF_OUTPUTS)) -> CheckResult:
 # -- ways ------------------------------------------------------------------------------------------------------------
 
 
-def _runs(subject: Subject, name: str) -> Iterator[_Run]:
-    """Yield the calls of one way that forward takes."""
+def _other_call(subject: Subject, name: str) -> _Run | None:
+    """Return the call of one way; None if forward does not take it."""
     if name == "features":
-        yield from _by_parts(subject)
-    elif name == "inputs_embeds":
-        yield from _by_embeddings(subject)
-    else:
-        option = name if name == "return_dict" else f"output_{name}"
-        if _takes(subject.model, option):
-            given = _arguments(subject)
-            value = not (name == "return_dict" and given.get(option) is not False)
-            yield _Run(subject, subject.with_inputs((), {**given, option: value}), f"with {option}={value}")
+        return _by_parts(subject)
+    given = _arguments(subject)
+    option = name if name in ("return_dict", "inputs_embeds") else f"output_{name}"
+    if given is None or not _takes(subject.model, option):
+        return None
+    if name == "inputs_embeds":
+        return _by_embeddings(subject, given)
+    value = not (name == "return_dict" and given.get(option) is not False)
+    return _Run(subject, subject.with_inputs((), {**given, option: value}), f"with {option}={value}")
 
 
 def _takes(model: nn.Module, option: str) -> bool:
@@ -109,36 +110,36 @@ def _takes(model: nn.Module, option: str) -> bool:
     return option in parameters or (takes_any and hasattr(getattr(model, "config", None), option))
 
 
-def _arguments(subject: Subject) -> dict[str, Any]:
-    """Return all arguments by name."""
-    signature = inspect.signature(subject.model.forward)
-    bound = signature.bind(*subject.args, **subject.kwargs)
+def _arguments(subject: Subject) -> dict[str, Any] | None:
+    """Return all arguments by name; None where forward takes some by position only, or does not say."""
+    try:
+        signature = inspect.signature(subject.model.forward)
+        bound = signature.bind(*subject.args, **subject.kwargs)
+    except (TypeError, ValueError):
+        return None
     found: dict[str, Any] = {}
     for name, value in bound.arguments.items():
         kind = signature.parameters[name].kind
         if kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY):
-            raise NotApplicableError(f"forward takes {name!r} by position only")
+            return None
         found.update(value if kind is inspect.Parameter.VAR_KEYWORD else {name: value})
     return found
 
 
-def _by_embeddings(subject: Subject) -> Iterator[_Run]:
-    """Yield the call on embeddings in the place of ids; of none that pads, as padding is known from ids only."""
+def _by_embeddings(subject: Subject, given: dict[str, Any]) -> _Run | None:
+    """Return the call on embeddings in the place of ids; of ids without padding, which is known from ids only."""
     model: Any = subject.model
-    if not (_takes(model, "inputs_embeds") and hasattr(model, "get_input_embeddings")):
-        return
-    given = _arguments(subject)
     ids = given.pop("input_ids", None)
-    if not isinstance(ids, torch.Tensor) or not is_discrete(ids):
-        return
+    if not isinstance(ids, torch.Tensor) or not is_discrete(ids) or not hasattr(model, "get_input_embeddings"):
+        return None
     ids = _without(ids, getattr(getattr(model, "config", None), "pad_token_id", None))
     reference = subject.with_inputs((), {**given, "input_ids": ids})
     try:
         with torch.no_grad():
             embedded = model.get_input_embeddings()(ids)
     except Exception:  # noqa: BLE001 - it may not be an embedding of ids
-        return
-    yield _Run(reference, subject.with_inputs((), {**given, "inputs_embeds": embedded}), "with inputs_embeds")
+        return None
+    return _Run(reference, subject.with_inputs((), {**given, "inputs_embeds": embedded}), "with inputs_embeds")
 
 
 def _without(ids: torch.Tensor, padding: object) -> torch.Tensor:
@@ -161,9 +162,10 @@ class _Parts(nn.Module):
         return self.model.forward_head(self.model.forward_features(*args, **kwargs))
 
 
-def _by_parts(subject: Subject) -> Iterator[_Run]:
-    if hasattr(subject.model, "forward_features") and hasattr(subject.model, "forward_head"):
-        yield _Run(subject, subject.of(_Parts(subject.model)), "by forward_features and forward_head")
+def _by_parts(subject: Subject) -> _Run | None:
+    if not (hasattr(subject.model, "forward_features") and hasattr(subject.model, "forward_head")):
+        return None
+    return _Run(subject, subject.of(_Parts(subject.model)), "by forward_features and forward_head")
 
 
 # -- comparison ------------------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ import torch
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture.leaves import substitute
-from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.memory import overwrite
 from pytest_torchlens.checks.exact import CASTS
 from pytest_torchlens.checks.exact import ExactPlayer
@@ -47,12 +46,11 @@ class OwnJudgement(NamedTuple):
     judgement: Judgement
     output: torch.Tensor
     exact: torch.Tensor
-    finite_inputs: bool
 
     @property
     def overflows(self) -> bool:
-        """Whether finite inputs give what is not finite, and float64 gives a number."""
-        return self.finite_inputs and bool((~self.output.isfinite() & self.exact.isfinite()).any())
+        """Whether a result is not finite, and in float64 a number."""
+        return bool((~self.output.isfinite() & self.exact.isfinite()).any())
 
     @property
     def underflow(self) -> float:
@@ -69,14 +67,21 @@ def own_judgements(subject: Subject, recording: Recording) -> Iterator[OwnJudgem
         for number, call in enumerate(recording.calls):
             subject.check_time()
             arguments = player.arguments(call)
-            finite = all(bool(tensor.isfinite().all()) for tensor in tensors(arguments))
             truths = _exactly(exact, call, arguments)
             returned, outputs = player.play(number, call, arguments)
             for output, truth in zip(outputs, truths, strict=False):
                 if not is_discrete(output) and not output.is_complex() and output.shape == truth.shape:
-                    ideal = rounded(truth, output.dtype)
-                    yield OwnJudgement(number, judge(output, ideal, truth, output.dtype), output, truth, finite)
+                    yield OwnJudgement(number, _judged(output, truth), output, truth)
             player.store(number, call, returned)
+
+
+def _judged(output: torch.Tensor, truth: torch.Tensor) -> Judgement:
+    """Return the judgement of a result beside the exact one: beside its rounded form, if it is not that already."""
+    info, largest = torch.finfo(output.dtype), float(truth.abs().max()) if truth.numel() else 0.0
+    in_range = info.tiny / info.eps <= largest <= info.max  # what underflows there is nothing beside the largest
+    if in_range and torch.equal(output, truth.to(output.dtype)):
+        return Judgement(0.0, 0.0, 0.0, within=True)
+    return judge(output, rounded(truth, output.dtype), truth, output.dtype)
 
 
 def _exactly(exact: ExactPlayer, call: Call, arguments: Arguments) -> tuple[torch.Tensor, ...]:
@@ -140,10 +145,12 @@ def relative_error(value: torch.Tensor, exact: torch.Tensor) -> float:
     """Return the RMS error of finite numbers as a part of their RMS; infinite if only the exact ones are finite."""
     if is_discrete(value) or value.is_complex() or value.shape != exact.shape:
         return 0.0
-    finite = exact.isfinite()
-    one, two = value.double()[finite], exact[finite]
+    one, two = value.double(), exact
+    if not math.isfinite(float(two.abs().max()) if two.numel() else 0.0):
+        finite = two.isfinite()
+        one, two = one[finite], two[finite]
     if not two.numel():
         return 0.0
-    error, size = float((one - two).square().mean().sqrt()), float(two.square().mean().sqrt())
+    error, size = float(torch.linalg.vector_norm(one - two)), float(torch.linalg.vector_norm(two))
     error = error if math.isfinite(error) else math.inf
     return error / size if size else (math.inf if error else 0.0)

@@ -159,11 +159,15 @@ def _row_of(size: int, row: int) -> Fit:
 
 
 def _sizes_differ(alone: Subject, examples: Examples, outputs: Outputs) -> Failure | None:
-    """Return the failure of an output that has a row for each of two examples, and not for each of three."""
-    two = _taken(alone, examples.batch(2), "in a batch of 2")
+    """Return the failure of an output that has a row for each of two examples, and not for each of three.
+
+    A shape that depends on the values of the examples, as the number of boxes does, is not judged.
+    """
+    two, again = (_taken(alone, examples.batch(2, seed=seed), "in a batch of 2") for seed in (1, 2))
     for path, one in alone.outputs.items():
         shapes = one.shape, two[path].shape if path in two else (), outputs[path].shape if path in outputs else ()
-        if not len(shapes[0]) == len(shapes[1]) == len(shapes[2]):
+        depends = path not in again or again[path].shape != shapes[1]
+        if depends or not len(shapes[0]) == len(shapes[1]) == len(shapes[2]):
             continue
         for first, second, third in zip(*shapes, strict=True):
             if second == 2 * first and third != _BATCH * first and first:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -50,18 +51,20 @@ def judge(
         wrong = float((other.to(reference.device) != reference).sum())
         return Judgement(wrong, 0.0, 0.0, within=not wrong)
     one, two, truth = (_plain(tensor) for tensor in (other, reference, exact))
-    finite = two.isfinite()
-    if not torch.equal(one.isfinite(), finite) or not torch.equal(one[~finite].isnan(), two[~finite].isnan()):
-        return Judgement(float("inf"), 0.0, 0.0, within=False)
-    finite &= truth.isfinite()
-    one, two, truth = one[finite], two[finite], truth[finite]
+    if not all(map(_all_finite, (one, two, truth))):
+        finite = two.isfinite()
+        if not torch.equal(one.isfinite(), finite) or not torch.equal(one[~finite].isnan(), two[~finite].isnan()):
+            return Judgement(float("inf"), 0.0, 0.0, within=False)
+        finite &= truth.isfinite()
+        one, two, truth = one[finite], two[finite], truth[finite]
     if not truth.numel():
         return Judgement(0.0, 0.0, 0.0, within=True)
     k, floor = factor(reference, dtype), FLOOR * torch.finfo(dtype).eps
-    error, own = _rms(one - truth), _rms(two - truth)
-    limit = k * own + floor * _rms(truth)
-    most = LARGEST * (k * _largest(two - truth) + floor * max(_largest(truth), _rms(truth)))
-    return Judgement(error, own, limit, within=error <= limit and _largest(one - truth) <= most)
+    one, two, size = one - truth, two - truth, _rms(truth)
+    error, own = _rms(one), _rms(two)
+    limit = k * own + floor * size
+    most = LARGEST * (k * _largest(two) + floor * max(_largest(truth), size))
+    return Judgement(error, own, limit, within=error <= limit and _largest(one) <= most)
 
 
 def is_plainly_explained(other: torch.Tensor, reference: torch.Tensor) -> bool:
@@ -94,9 +97,13 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).double().cpu()
 
 
+def _all_finite(tensor: torch.Tensor) -> bool:
+    return not tensor.numel() or math.isfinite(_largest(tensor))
+
+
 def _rms(tensor: torch.Tensor) -> float:
-    return float(tensor.square().mean().sqrt())
+    return float(torch.linalg.vector_norm(tensor)) / math.sqrt(tensor.numel())
 
 
 def _largest(tensor: torch.Tensor) -> float:
-    return float(tensor.abs().max())
+    return float(torch.linalg.vector_norm(tensor, torch.inf))

@@ -60,8 +60,10 @@ class Turned(TwoLayers):
     """Turns by the angle of a position, as rotary embeddings do."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
         angles = x * 1857
-        return angles.cos()  # of large angles
+        angles = angles.cos()  # of large angles
+        return self.last(y + angles / 20)  # type: ignore[no-any-return]
 
 
 @torch.library.custom_op("lens_tests::sine", mutates_args=())

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from pytest_torchlens.checks.compare import compare_outputs
 from pytest_torchlens.checks.exact import exact_outputs
 from pytest_torchlens.checks.tolerance import FEW
 from pytest_torchlens.checks.tolerance import is_plainly_explained
@@ -108,3 +109,22 @@ def test_whole_numbers_that_are_cast_go_on_in_float64() -> None:
     with torch.no_grad():
         exact = exact_outputs(subject := subject_of(Cast(), torch.rand(3, 2)), subject.history)
     assert exact.outputs[""].dtype is torch.float64
+
+
+def test_the_error_of_one_number_may_be_small_by_chance() -> None:
+    class Product(nn.Module):
+        """The product of two vectors, which is near zero: where its sum begins decides on its error."""
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x[0] * x[1]).sum()
+
+    x = torch.randn(2, 512, generator=torch.Generator().manual_seed(0))
+    x[1] -= x[0] * ((x[0] * x[1]).sum() - 0.01) / x[0].square().sum()
+    subject = subject_of(Product(), x)
+    with torch.no_grad():
+        exact = subject.exact[""]
+        limit = judge(subject.outputs[""], subject.outputs[""], exact).limit
+        near = (exact + 1.2 * limit).float()
+        assert not judge(near, subject.outputs[""], exact).within
+        assert compare_outputs(subject, {"": near}).agrees
+        assert not compare_outputs(subject, {"": near + 1e-3}).agrees
