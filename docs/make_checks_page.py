@@ -60,6 +60,10 @@ def main(paths: Iterable[str]) -> None:
     PAGE.write_text("\n".join(parts).rstrip() + "\n", encoding="utf-8")
 
 
+_INDUCTOR = "ind_"
+"""Before the name of a zoo file in which the backend of `compile` is inductor."""
+
+
 # -- tables ----------------------------------------------------------------------------------------------------------
 
 
@@ -67,8 +71,9 @@ def take_in(path: Path) -> None:
     """Write the results of a report into the tables of its zoos."""
     report = from_json(path.read_text(encoding="utf-8"), RunReport)
     for zoo in {model.zoo for model in report.models}:
-        families = load_zoo(shipped_folder() / f"{zoo}.yaml")
-        table = FOLDER / f"{zoo}.csv"
+        shipped = zoo.removeprefix(_INDUCTOR)
+        families = load_zoo(shipped_folder() / f"{shipped}.yaml")
+        table = FOLDER / f"{'inductor' if zoo != shipped else zoo}.csv"
         rows = {row["model"]: row for row in read(table)} if table.exists() else {}
         for model in report.models:
             if model.zoo == zoo and model.checks:

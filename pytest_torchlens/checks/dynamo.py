@@ -73,6 +73,8 @@ class Compiler:
         self.breaks: dict[str, None] = {}
         self.recompilations: Counter[int] = Counter()
         self._failures: list[tuple[types.CodeType, str]] = []
+        self._frames: set[tuple[int, bool]] = set()
+        """Frames that were compiled, each with the gradient mode: the check itself runs the model in both."""
 
     def compiled(
         self, function: Callable[..., Any], backend: Callable[..., Callable[..., Any]] | None = None
@@ -90,8 +92,11 @@ class Compiler:
         self._check_time()
         self.graphs += 1
         number = CompileContext.current_compile_id()
-        if number is not None and (number.frame_compile_id or 0) > 0 and number.frame_id is not None:
-            self.recompilations[number.frame_id] += 1
+        if number is not None and number.frame_id is not None:
+            compiled_before = (number.frame_compile_id or 0) > 0
+            if compiled_before and (number.frame_id, torch.is_grad_enabled()) in self._frames:
+                self.recompilations[number.frame_id] += 1
+            self._frames.add((number.frame_id, torch.is_grad_enabled()))
         made: Callable[..., Any] = self._compile(graph, inputs, **self._options)
         return made
 
@@ -113,7 +118,7 @@ class Compiler:
         """Return which function was compiled again, and why."""
         for code, text in self._failures:
             number, _, reason = text.partition(": ")
-            if number.startswith(f"{frame}/"):
+            if number.startswith(f"{frame}/") and "grad_mode" not in reason:
                 name = code.co_name.removeprefix("torch_dynamo_resume_in_").partition("_at_")[0]
                 place = SourcePlace(code.co_filename, code.co_firstlineno, name)
                 return f"recompiled {place}: {first_sentence(' '.join(reason.partition('#')[0].split()))}"

@@ -204,17 +204,17 @@ def _state(gradient: torch.Tensor | None) -> str:
 
 
 def _failure(subject: Subject, trainable: list[str], remarks: _Remarks) -> Failure | None:
-    plain = _backward(subject, trainable)
+    plain, training = _plain_pass(subject, trainable, remarks)
     if plain.without:
         raise NotApplicableError(plain.without)
-    if missing := plain.named("missing"):
+    if (missing := plain.named("missing")) and not training:
         _try_other_ways(subject, missing, plain, remarks)
     trainable[:] = plain.states
     if not trainable:
         raise NotApplicableError("; ".join(remarks.unseen))
     if all(state == "fine" for state in plain.states.values()):
         return None
-    saved = _backward(subject, [*plain.states], save=True)
+    saved = _backward(subject, [*plain.states], training=training, save=True)
     flow = Flow(saved.history)
     if spoilt := plain.named("not finite"):
         return _not_finite(flow, spoilt)
@@ -225,6 +225,19 @@ def _failure(subject: Subject, trainable: list[str], remarks: _Remarks) -> Failu
     if not trainable:
         raise NotApplicableError("; ".join(remarks.unseen))
     return _vanished(subject, flow, plain.named("zero"), remarks)
+
+
+def _plain_pass(subject: Subject, trainable: list[str], remarks: _Remarks) -> tuple[_Pass, bool]:
+    """Return a pass in its own mode, or in train mode if its backward pass refuses eval mode; and which it was."""
+    try:
+        return _backward(subject, trainable), False
+    except BackwardError as error:
+        try:
+            in_train_mode_only = _backward(subject, trainable, training=True)
+        except (ModelRaisedError, NotApplicableError):
+            raise error from None
+        remarks.notes.append(f"looked at in train mode, as in eval mode {error}")
+        return in_train_mode_only, True
 
 
 def _try_other_ways(subject: Subject, missing: list[str], plain: _Pass, remarks: _Remarks) -> None:

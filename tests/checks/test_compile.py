@@ -184,6 +184,8 @@ def test_graph_breaks_are_counted_with_their_lines_and_fail_a_full_graph() -> No
     assert result.status is CheckStatus.PASSED
     assert result.notes[0] == "2 graphs, 1 graph break, 0 recompilations"
     assert "test_compile.py:" in result.notes[1]
+    with_gradients = check("compile", Breaks().eval(), X)
+    assert with_gradients.notes[0] == "4 graphs, 1 graph break, 0 recompilations"  # the second time with gradients
     full = check("compile", Breaks().eval(), X, fullgraph=True)
     assert full.status is CheckStatus.FAILED
     assert line_of(full).endswith("# the break")

@@ -284,6 +284,31 @@ def test_a_head_of_a_train_mode_that_does_not_run_is_unseen() -> None:
     assert "'extra.weight', 'extra.bias', as modules are not called in eval mode, and in train mode" in result.unseen[0]
 
 
+class Picky(nn.Module):
+    """Refuses a backward pass in eval mode, or in both modes."""
+
+    def __init__(self, *, always: bool) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+        self.always = always
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        y.register_hook(self._refuse)
+        return y  # type: ignore[no-any-return]
+
+    def _refuse(self, gradient: torch.Tensor) -> None:
+        if self.always or not self.training:
+            raise AssertionError("train me in train mode")
+
+
+def test_a_backward_pass_that_refuses_eval_mode_runs_in_train_mode() -> None:
+    result = check("gradients", Picky(always=False).eval(), X)
+    assert result.status is CheckStatus.PASSED
+    assert "looked at in train mode, as in eval mode the backward pass raised AssertionError" in result.notes[0]
+    assert check("gradients", Picky(always=True).eval(), X).status is CheckStatus.FAILED
+
+
 def test_gradcheck_finds_a_wrong_backward() -> None:
     assert check("gradients", Custom(), X).status is CheckStatus.PASSED
     result = check("gradients", Custom(), X, gradcheck=True)
