@@ -12,8 +12,8 @@ from torch import nn
 
 from benchmarks.table import environment
 from pytest_torchlens.capture import record
+from pytest_torchlens.capture.process_limits import COLLECTOR
 from pytest_torchlens.history.graph import build_nodes
-from pytest_torchlens.history.graph import garbage_collection_paused
 from pytest_torchlens.history.layers.passes import group_passes
 from pytest_torchlens.history.operation_records import assign_labels
 
@@ -82,7 +82,7 @@ def seconds(model: nn.Module) -> tuple[float, float, float]:
     with torch.no_grad():
         recording = record(model, (torch.rand(2),))
     marks = [process_time()]
-    with garbage_collection_paused():
+    with COLLECTOR.raised():
         nodes = build_nodes(recording)
         marks.append(process_time())
         layers = group_passes(nodes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field
@@ -395,17 +396,19 @@ def values_read(call: Call) -> ValueEdges:
 
 def _find_edges(call: Call) -> KnownEdges:
     edges: list[tuple[str, Value | Aliased]] = []
-    _add_edges(call.args, "", edges, set())
+    _add_edges(enumerate(call.args), "", edges, set())
     if call.kwargs:
-        _add_edges(call.kwargs, "", edges, set())
+        _add_edges(call.kwargs.items(), "", edges, set())
     values = tuple([(path, value_of(read)) for path, read in edges])
     call.known_edges = (call.args, call.kwargs, tuple(edges), values)
     return call.known_edges
 
 
-def _add_edges(template: Any, path: str, edges: list[tuple[str, Value | Aliased]], entered: set[int]) -> None:
-    """Add path and value of each tensor in a container of recorded arguments."""
-    for key, item in children(template):
+def _add_edges(
+    items: Iterable[tuple[Any, Any]], path: str, edges: list[tuple[str, Value | Aliased]], entered: set[int]
+) -> None:
+    """Add path and value of each tensor among the items of a container of recorded arguments."""
+    for key, item in items:
         kind = type(item)
         if kind in ATOMS:
             continue
@@ -415,6 +418,6 @@ def _add_edges(template: Any, path: str, edges: list[tuple[str, Value | Aliased]
         elif kind is UnpackedObject:
             if id(item) not in entered:
                 entered.add(id(item))
-                _add_edges(item, inner, edges, entered)
+                _add_edges(children(item), inner, edges, entered)
         elif isinstance(item, list | tuple | dict | slice):
-            _add_edges(item, inner, edges, entered)
+            _add_edges(children(item), inner, edges, entered)

@@ -26,13 +26,13 @@ import torch.overrides
 from torch._C import _autograd
 from torch._C import _get_function_stack_at
 from torch._C import _len_torch_function_stack
+from torch._C import _pop_torch_dispatch_stack
+from torch._C import _push_on_torch_dispatch_stack
 from torch.overrides import TorchFunctionMode
 from torch.overrides import _pop_mode
 from torch.overrides import _push_mode
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode
-from torch.utils._python_dispatch import _pop_mode as _pop_dispatch_mode
-from torch.utils._python_dispatch import _push_mode as _push_dispatch_mode
 
 from pytest_torchlens.capture.aliases import View
 from pytest_torchlens.capture.autograd_nodes import AutogradNodes
@@ -466,11 +466,11 @@ class FunctionTracer(TorchFunctionMode):
                 return self._call_unlocked(info, args, kwargs)
         if watch is None or self._must_stay_watched(info) or _get_current_dispatch_mode() is not watch:
             return self._call_unlocked(info, args, kwargs)
-        _pop_dispatch_mode()
+        _pop_torch_dispatch_stack(None)
         try:
             return self._call_unlocked(info, args, kwargs)
         finally:
-            _push_dispatch_mode(watch)
+            _push_on_torch_dispatch_stack(watch)
 
     def _must_stay_watched(self, info: FunctionInfo) -> bool:
         return self.recording.compiled or _may_keep_tensors(info)

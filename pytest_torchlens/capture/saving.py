@@ -261,6 +261,8 @@ class RecentOutputs(Retention):
 
 
 def _size_of_memory(value: Value, tensor: torch.Tensor) -> int:
+    if type(value.digest) is int:  # a plain tensor, whose storage needs no care
+        return tensor.untyped_storage().nbytes()
     with torch._C.DisableTorchFunction():
         storage = storage_of(tensor)
         return value.nbytes if storage is None else storage.nbytes()

@@ -267,12 +267,16 @@ def arguments_with_labels(node: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
     names = {id(parent.value): parent.label for parent, _, write in node.parents if not write}
     if node.parameters:
         names |= {id(source.value): source.name for source in node.parameters}
+    name = functools.partial(_named, names, {})
+    args = tuple([arg if type(arg) in ATOMS else substitute(arg, name) for arg in node.call.args])
+    return args, substitute(node.call.kwargs, name)
 
-    memo: dict[int, Any] = {}
 
-    def name(leaf: Any) -> Any:
-        if isinstance(leaf, UnpackedObject):
-            return leaf.repacked(name, memo)
-        return names.get(id(base_of(leaf)), "?") if isinstance(leaf, Value | Aliased) else leaf
-
-    return substitute(node.call.args, name), substitute(node.call.kwargs, name)
+def _named(names: dict[int, str], repacked: dict[int, Any], leaf: Any) -> Any:
+    """Return the name of a value by its id, or an object with names inside; `repacked` has those rebuilt so far."""
+    kind = type(leaf)
+    if kind is Value or kind is Aliased:
+        return names.get(id(base_of(leaf)), "?")
+    if kind is UnpackedObject:
+        return leaf.repacked(functools.partial(_named, names, repacked), repacked)
+    return leaf

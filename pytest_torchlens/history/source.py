@@ -50,11 +50,11 @@ def frames(call: Call | Escape) -> Iterator[tuple[CodeType, int]]:
 
 def model_frames(call: Call | Escape) -> Iterator[tuple[CodeType, int]]:
     """Yield code and instruction of each frame of the model's code, from the call outward."""
-    around = () if call.module is None else call.module.stack()
-    for call_frames in (call.frames, *[module_call.frames for module_call in around]):
-        for code, at in all_frames_of(call_frames):
-            if is_model_code(code):
-                yield code, at
+    for code, at in all_frames_of(call.frames):
+        if is_model_code(code):
+            yield code, at
+    for module_call in () if call.module is None else call.module.stack():
+        yield from model_frames_of(module_call.frames)
 
 
 def model_frames_of(call_frames: Frames) -> Iterator[tuple[CodeType, int]]:

@@ -137,6 +137,8 @@ class Player:
         """
         holds = self._currents.is_unwritten
         reads = [(path, read) for path, read in edges_in(call) if not holds(read) and not _is_base(call, read)]
+        if not reads:
+            return {}
         return self._wrong((path, read, self._tensors.get(value_of(read).slot)) for path, read in reads)
 
     def wrong_base(self, call: Call, outputs: tuple[torch.Tensor, ...]) -> dict[str, list[int]]:
@@ -245,7 +247,7 @@ class Player:
         if call.returned:
             for value, tensor in zip(call.outputs, returned, strict=True):
                 self._tensors[value.slot] = tensor
-        self._currents.note(number, call, {slot: self._tensors[slot] for slot in call.writes})
+        self._currents.note(number, call, {slot: self._tensors[slot] for slot in call.writes} if call.writes else {})
 
     def free(self, number: int) -> None:
         """Free the tensors that no call after call `number` uses."""

@@ -308,16 +308,23 @@ class SourceLines:
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], str] = {}
+        self._of_made: dict[int, str] = {}
+        """Lines by the id of a call or escape: they are asked for several times."""
         self.place_at = functools.cache(SourcePlace.of_text)
 
     def of(self, made: Call | Escape) -> str:
         """Return the model's innermost line; ``""`` if there is none."""
-        for code, at in model_frames(made):
-            known = self._known.get((id(code), at))
-            if known is None:
-                known = self._known[id(code), at] = _place(code, at)
-            return known
-        return ""
+        line = self._of_made.get(id(made))
+        if line is None:
+            code, at = next(model_frames(made), (None, 0))
+            line = self._of_made[id(made)] = "" if code is None else self._at(code, at)
+        return line
+
+    def _at(self, code: CodeType, at: int) -> str:
+        known = self._known.get((id(code), at))
+        if known is None:
+            known = self._known[id(code), at] = _place(code, at)
+        return known
 
 
 def _place(code: CodeType, at: int) -> str:

@@ -19,6 +19,7 @@ from pytest_torchlens.capture import Value
 from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.functions import SHAPE_OF_FIRST
+from pytest_torchlens.capture.leaves import ATOMS
 from pytest_torchlens.capture.leaves import UnpackedObject
 from pytest_torchlens.capture.leaves import is_lazy
 
@@ -235,7 +236,10 @@ def tensors_in(call: Call) -> Iterator[tuple[str, Any]]:
     """Yield path and value of each tensor in the recorded arguments of a call, and each tensor that was left there."""
     entered: set[int] = set()
     for place, arg in enumerate(call.args):
-        yield from _tensors_in(arg, str(place), entered)
+        if type(arg) is Value:  # nearly all, and a generator for each costs
+            yield str(place), arg
+        elif type(arg) not in ATOMS:
+            yield from _tensors_in(arg, str(place), entered)
     for name, arg in call.kwargs.items():
         yield from _tensors_in(arg, name, entered)
 

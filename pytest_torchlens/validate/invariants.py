@@ -15,8 +15,8 @@ from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.functions import has_in_place_name
-from pytest_torchlens.capture.looks import named_buffers
-from pytest_torchlens.capture.looks import named_parameters
+from pytest_torchlens.capture.looks import named_modules
+from pytest_torchlens.capture.looks import named_tensors
 from pytest_torchlens.capture.process_limits import COLLECTOR
 from pytest_torchlens.capture.values import base_of
 from pytest_torchlens.capture.values import shape_of
@@ -194,9 +194,10 @@ def _sources(history: ModelHistory) -> Iterator[Finding]:
     model = history.recording.model()
     if model is None:
         return
+    modules = list(named_modules(model))
     named: dict[str, dict[str, torch.Tensor]] = {
-        "parameter": dict(named_parameters(model)),
-        "buffer": dict(named_buffers(model)),
+        "parameter": dict(named_tensors(modules, "_parameters")),
+        "buffer": dict(named_tensors(modules, "_buffers")),
     }
     for source in history.recording.sources:
         current = named.get(source.kind, {}).get(source.name)

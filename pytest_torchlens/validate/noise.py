@@ -36,7 +36,8 @@ _COMPRESSED = {
     torch.sparse_bsc: ("ccol_indices", "row_indices"),
 }
 _PLANE = 2  # dimensions of a compressed tensor without batch dimensions
-_BLOCK = 1 << 20  # number of random numbers; larger tables repeat them
+_FIRST = 1 << 14  # number of random numbers in the first table of a dtype
+_BLOCK = 1 << 20  # the most; larger tables repeat them
 
 
 _STAND_INS = dict.fromkeys([torch.uint16, torch.uint32, torch.uint64], torch.int64) | {torch.complex32: torch.complex64}
@@ -166,11 +167,13 @@ class Noise:
         key, count = (kind, tensor.device), tensor.numel()
         table = self._tables.get(key)
         if table is None or table.numel() < count:
+            # a model's crops grow little by little
+            size = max(count, _FIRST if table is None else min(2 * table.numel(), _BLOCK))
             generator = torch.Generator().manual_seed(0)
-            block = torch.empty(min(count, _BLOCK), device="cpu", dtype=torch.float32)
+            block = torch.empty(min(size, _BLOCK), device="cpu", dtype=torch.float32)
             block = block.uniform_(0.5, 1.0, generator=generator).to(device=tensor.device, dtype=kind)
             self._views.clear()  # they hold the smaller table
-            table = self._tables[key] = block.repeat(-(-count // max(block.numel(), 1)))
+            table = self._tables[key] = block.repeat(-(-size // block.numel()))
         gapless = reach(tensor) == count
         return table.as_strided(tensor.shape, tensor.stride()) if gapless else table[:count].view(tensor.shape)
 

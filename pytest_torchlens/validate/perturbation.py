@@ -61,7 +61,7 @@ class Perturbation:
         self._function: Hashable = None
         """The current call as a function of its only tensor, as `_function_of_one` gives it."""
         self._not_constant: set[Hashable] = set()
-        """Such functions whose outcomes for two values differed: whatever a call is given, one of the two changes it."""
+        """Such functions whose outcomes for two values differed: one of the two changes whatever a call gave."""
         self.open_edges: list[int] = []
         """Edges of the current call without an effect so far."""
 

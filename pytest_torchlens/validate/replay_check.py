@@ -158,7 +158,7 @@ class Replay:
                 self._perturbation.before(player, call, crop=not doubtful)
             in_doubt = self._perturbation is not None and bool(self._perturbation.open_edges)
             originals = originals_of(player, call) if doubtful or in_doubt else {}
-            self._notify(lambda listener: listener.before(player, call))
+            self._notify_before(player, call)
             if call.info.draws and call.random is None:  # if it draws after all, it must draw other numbers
                 reseed(_OTHER_SEED)
             arguments = player.arguments(call)
@@ -168,7 +168,7 @@ class Replay:
             self._check.report_error(number, error)
             return False
         self._check.base(number, call, player, outputs)
-        self._notify(lambda listener: listener.after(number, call, outputs))
+        self._notify_after(number, call, outputs)
         if number in player.not_replayed and self._perturbation is not None:
             self._perturbation.leave_out("code inside a gradient")
         if not self._compare_and_perturb(player, number, outputs, originals if doubtful or in_doubt else None):
@@ -184,9 +184,14 @@ class Replay:
         with mode_of(self.listener):
             return player.play(number, call, arguments)
 
-    def _notify(self, notify: Callable[[Listener], None]) -> None:
-        """Notify the listener; what it raises is not the call's failure."""
-        if self.listener is not None and not notifies(self.listener, notify):
+    def _notify_before(self, player: Player, call: Call) -> None:
+        """Notify the listener, if there is one; what it raises is not the call's failure."""
+        if self.listener is not None and not notifies(self.listener, lambda listener: listener.before(player, call)):
+            self.listener = None
+
+    def _notify_after(self, number: int, call: Call, outputs: tuple[torch.Tensor, ...]) -> None:
+        listener = self.listener
+        if listener is not None and not notifies(listener, lambda listener: listener.after(number, call, outputs)):
             self.listener = None
 
     def _compare_and_perturb(
@@ -272,8 +277,7 @@ class ReplayCheck:
             self._fail(number, f"the replay gave {len(outputs)} tensors where {len(call.outputs)} were recorded")
             return False
         pairs = zip(call.outputs, outputs, strict=True)
-        different = [pair for pair in pairs if not self._compare(number, call, *pair)]
-        if different:
+        if different := [pair for pair in pairs if not self._compare(number, call, *pair)]:
             self.doubtful.add(call.info.name)
             repeats = trial.repeats_itself() if trial is not None else None
             if trial is not None and not repeats and all(_accept_if_close(*pair) for pair in different):
@@ -287,7 +291,8 @@ class ReplayCheck:
 
     def edges(self, number: int, call: Call, player: Player) -> bool:
         """Report arguments of a call with a wrong recorded parent; False if an argument does not exist."""
-        self._report_edges(number, player.wrong_edges(call))
+        if wrong := player.wrong_edges(call):
+            self._report_edges(number, wrong)
         missing = player.missing_arguments(call)
         for path in missing:
             self._fail(number, f"argument {path} is recorded with a parent that no call before it made")
@@ -295,7 +300,8 @@ class ReplayCheck:
 
     def base(self, number: int, call: Call, player: Player, outputs: tuple[torch.Tensor, ...]) -> None:
         """Report the same for the first argument of a call that has run and may have returned a view of it."""
-        self._report_edges(number, player.wrong_base(call, outputs))
+        if wrong := player.wrong_base(call, outputs):
+            self._report_edges(number, wrong)
 
     def _report_edges(self, number: int, wrong: dict[str, list[int]]) -> None:
         for path, writers in wrong.items():
@@ -343,7 +349,7 @@ class ReplayCheck:
         if replayed.requires_grad != value.requires_grad and self._is_flagged(call, value, tensor, with_gradients):
             self._flagged.add(value.slot)
             replayed.requires_grad = value.requires_grad
-        if _facts(replayed) != _facts(value):
+        if not _have_same_facts(replayed, value):
             self._fail(number, f"the replay gave {_difference(replayed, value)} was recorded", self._cause(number))
             return True
         if value.digest == "" or _is_fake(value.digest):
@@ -465,6 +471,14 @@ _FACTS = {
 }
 """The recorded facts about a tensor other than its values, by name, with the attributes of a `Value` that have them."""
 _facts = operator.attrgetter(*itertools.chain(*_FACTS.values()))
+_facts_but_strides = operator.attrgetter(*(name for name in itertools.chain(*_FACTS.values()) if name != "stride"))
+
+
+def _have_same_facts(one: Value, other: Value) -> bool:
+    """Return whether all facts agree; the strides of contiguous tensors do if their shapes do."""
+    if one.contiguous and other.contiguous:
+        return bool(_facts_but_strides(one) == _facts_but_strides(other))
+    return bool(_facts(one) == _facts(other))
 
 
 def _difference(replayed: Value, recorded: Value) -> str:

@@ -21,9 +21,8 @@ from pytest_torchlens.capture.calls import RandomState
 from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.looks import instance_dict
 from pytest_torchlens.capture.looks import is_a
-from pytest_torchlens.capture.looks import named_buffers
 from pytest_torchlens.capture.looks import named_modules
-from pytest_torchlens.capture.looks import named_parameters
+from pytest_torchlens.capture.looks import named_tensors
 from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.memory import overwrite
 from pytest_torchlens.capture.opaque import is_opaque
@@ -292,16 +291,14 @@ def state_digests(
     model: torch.nn.Module, inputs: dict[str, torch.Tensor], known: Mapping[int, str] = MappingProxyType({})
 ) -> dict[str, str]:
     """Return the fingerprint of every parameter, buffer and input, by a readable name; `known` has some by id."""
+    modules = list(named_modules(model))
     tensors = {
-        **{f"parameter {name}": parameter for name, parameter in named_parameters(model)},
-        **{f"buffer {name}": buffer for name, buffer in named_buffers(model)},
+        **{f"parameter {name}": parameter for name, parameter in named_tensors(modules, "_parameters")},
+        **{f"buffer {name}": buffer for name, buffer in named_tensors(modules, "_buffers")},
         **{f"input {path}": tensor for path, tensor in inputs.items()},
     }
     digests = {
         name: known.get(id(tensor)) or fingerprint(tensor) for name, tensor in tensors.items() if not is_lazy(tensor)
     }
-    modes = {
-        name or "the model": (instance_dict(module) or {}).get("training", "none")
-        for name, module in named_modules(model)
-    }
+    modes = {name or "the model": (instance_dict(module) or {}).get("training", "none") for name, module in modules}
     return digests | {f"mode of {name}": str(mode) for name, mode in modes.items()}

@@ -11,7 +11,6 @@ from pytest_torchlens.capture import record
 from pytest_torchlens.validate import validate
 from tests.models import Function
 
-
 NOTED = []
 """What models have noted; a validation puts back what they reach, but for globals."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -10,8 +11,13 @@ import torch.nn.functional as F
 from torch.autograd import forward_ad
 
 from pytest_torchlens.capture import fingerprint
+from pytest_torchlens.capture import record
+from pytest_torchlens.history import ModelHistory
+from pytest_torchlens.records import Status
+from pytest_torchlens.validate import check_recording
 from pytest_torchlens.validate import validate
 from pytest_torchlens.validate.noise import Noise
+from pytest_torchlens.validate.trial import Trial
 from tests.models import Function
 from tests.models import failures
 
@@ -534,3 +540,50 @@ def test_entries_that_are_all_zeros_get_other_values(forward):
 def test_a_large_tensor_and_one_without_dimensions():
     x = torch.arange(4096.0)
     assert validate(Function(lambda x: x / torch.tensor(3.0) * x.sum()), (x,)).verdict.words == "passed"
+
+
+# -- functions of one tensor, which are tried once -------------------------------------------------------------------
+
+
+def tried(monkeypatch, forward, x=X):
+    """Return the names of the calls that were tried with other values."""
+    names = []
+    right = Trial.reacts
+    monkeypatch.setattr(Trial, "reacts", lambda trial, other: names.append(trial.call.info.name) or right(trial, other))
+    part = perturbed(forward, x)
+    assert part.status is Status.PASSED
+    return names
+
+
+def test_a_function_that_tells_two_values_apart_is_not_tried_again(monkeypatch):
+    assert tried(monkeypatch, lambda x: x.cos().cos().sin().cos().sin()) == ["cos", "sin"]
+
+
+OTHER_ARGUMENTS = {
+    "numbers": ("clamp", lambda x: torch.clamp(torch.clamp(x, 0.0, 1.5), 0.0, 1.75)),
+    "shape": ("cos", lambda x: x[:2].cos().sum() + x.cos()),
+    "dtype": ("cos", lambda x: x.double().cos() + x.cos()),
+    "dimension": ("softmax", lambda x: F.softmax(F.softmax(x[:, None] * x, 0), 1)),
+    "zero": ("add", lambda x: (x + 0.0) + -0.0),
+}
+
+
+@pytest.mark.parametrize(("name", "forward"), OTHER_ARGUMENTS.values(), ids=OTHER_ARGUMENTS)
+def test_a_function_with_other_arguments_is_tried(monkeypatch, name, forward):
+    assert tried(monkeypatch, forward).count(name) == 2
+
+
+def test_a_function_of_two_tensors_is_tried_each_time():
+    part = perturbed(lambda x: x @ torch.eye(3) @ torch.zeros(3, 3))
+    assert part.exempt == {"multiplied by zero": 1}
+
+
+def test_a_call_of_a_function_that_ignores_its_argument_is_found_after_others_of_its_name():
+    model = Function(lambda x: x.cos().cos().cos())
+    recording = record(model, (X,))
+    call = recording.calls[1]
+    result = X.cos().cos()
+    call.info = copy.copy(call.info)
+    call.info.func = lambda _: result.clone()
+    part = check_recording(recording, ModelHistory(recording), ["perturbation"])[0]
+    assert [failure.operation for failure in part.failures] == ["cos_2_2"]

@@ -150,6 +150,8 @@ def repeats_written_out(ops: Operations, groups: Groups) -> list[int]:
         ops.call_signature(number) if kinds[kind] > 1 and ops.from_input[number] else -number - 1
         for number, kind in enumerate(ops.kind)
     ]
+    if len({(key, groups.of(number)) for number, key in enumerate(keys)}) == len(set(keys)):
+        return []  # whatever has one signature is one layer already
     visits = Visits(ops, keys)
     joined = []
     for number in reversed(range(len(ops))):
