@@ -13,6 +13,7 @@ import torch
 
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.checks import results
+from pytest_torchlens.checks.evidence import TwoRuns
 from pytest_torchlens.checks.results import values_text
 from pytest_torchlens.checks.side_by_side import Fit
 from pytest_torchlens.checks.side_by_side import Parting
@@ -159,7 +160,7 @@ def compare(  # noqa: PLR0913 - what ran how, and the words for it
         return results.passed(name, unseen=tuple(found.unseen), **numbers)
     path, judgement = found.worst
     what = f"{output_name(path)} differs {way}: {words_of(judgement)}"
-    parting, unseen = _parting(subject, record, fit)
+    parting, unseen = _parting(subject, record, fit, way)
     if parting.is_tie:
         return results.tie(name, _failure(subject, parting.flips[0], what, "", found), **numbers)
     failure = _failure(subject, parting.place, what, advice, found)
@@ -183,16 +184,22 @@ def words_of(judgement: Judgement) -> str:
     return f"RMS error {judgement.error:.2g}, explained are {judgement.limit:.2g}"
 
 
-def _parting(subject: Subject, record: Callable[[], ModelHistory], fit: Fit) -> tuple[Parting, tuple[str, ...]]:
+def _parting(
+    subject: Subject, record: Callable[[], ModelHistory], fit: Fit, way: str
+) -> tuple[Parting, tuple[str, ...]]:
     """Return where the runs part, and why that is not known."""
     try:
-        parting = part(subject, subject.history, record(), fit)
+        other = record()
+        parting = part(subject, subject.history, other, fit)
     except OutOfTimeError as error:
         return Parting(), (f"where they part: {error}",)
     except Exception as error:  # noqa: BLE001 - any call may raise when it is run again
         return Parting(), (f"where they part: {type(error).__name__}: {error}",)
     if parting.place is None and not parting.is_tie:
         return parting, ("where they part: no operation differs by more than rounding explains",)
+    if parting.place is not None and not parting.is_tie:
+        number, alive = parting.place.number, (subject, record)
+        subject.tools.witness(TwoRuns(history=subject.history, number=number, other=other, way=way, alive=alive))
     return parting, ()
 
 

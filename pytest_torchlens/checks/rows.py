@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field
 from typing import Any
@@ -20,6 +21,7 @@ from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.checks import results
+from pytest_torchlens.checks.evidence import MixedRows
 from pytest_torchlens.checks.exact import exact_outputs
 from pytest_torchlens.checks.inputs import Arguments
 from pytest_torchlens.checks.inputs import Examples
@@ -167,6 +169,8 @@ def _failure(
         return Failure(message=what, advice=advice, values=values), (f"the operation: {type(error).__name__}: {error}",)
     if number is None:
         return Failure(message=what, advice=advice, values=values), ("the operation: none mixes rows in a replay",)
+    mixed = MixedRows(history=history, number=number, changes=[*map(_tensors, changes)], alive=subject)
+    subject.tools.witness(mixed)
     cause = "the first operation with an element that depends on two rows"
     return results.failure_at(history, number, what, advice, values=values, cause=cause), ()
 
@@ -178,7 +182,7 @@ def _first_mixing(subject: Subject, history: ModelHistory, path: str, changes: l
     with torch.no_grad(), contextlib.ExitStack() as stack:
         players = [stack.enter_context(Player(recording)) for _ in range(1 + len(changes))]
         for player, change in zip(players[1:], changes, strict=True):
-            _put(player, recording, change)
+            put(player, recording, _tensors(change))
         for number, outputs in _in_step(recording, players):
             subject.check_time()
             if number in leading and any(_mixes(*values) for values in zip(*outputs, strict=True)):
@@ -186,9 +190,12 @@ def _first_mixing(subject: Subject, history: ModelHistory, path: str, changes: l
     return None
 
 
-def _put(player: Player, recording: Recording, given: Arguments) -> None:
-    """Put other inputs in the place of the recorded ones."""
-    tensors = dict([*walk(given.args), *walk(given.kwargs)])
+def _tensors(given: Arguments) -> dict[str, torch.Tensor]:
+    return dict([*walk(given.args), *walk(given.kwargs)])
+
+
+def put(player: Player, recording: Recording, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Put other inputs, by path, in the place of the recorded ones."""
     for source in recording.sources:
         if source.kind == "input":
             player.replace(source.value.slot, tensors[source.name].clone())

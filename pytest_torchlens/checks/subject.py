@@ -31,6 +31,7 @@ from pytest_torchlens.capture.record import Keep
 from pytest_torchlens.capture.record import seed_all
 from pytest_torchlens.capture.saving import SaveOptions
 from pytest_torchlens.checks.catalog import DEFAULT_SECONDS
+from pytest_torchlens.checks.evidence import Evidence
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.history_options import TraceOptions
 
@@ -68,11 +69,14 @@ class Tools:
     child
         Gives a job of `checks.unpickled` to another process, within so many seconds, and returns its answer; None if
         no process is to be started.
+    witness
+        Gets what a failed check accuses.
     """
 
     snapshot: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Snapshot]
     build: Callable[[], nn.Module] | None = None
     child: Callable[[bytes, float], bytes] | None = None
+    witness: Callable[[Evidence], object] = lambda evidence: None
 
 
 class NotApplicableError(Exception):

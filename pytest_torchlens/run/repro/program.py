@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
 from dataclasses import replace
 from itertools import count
 from typing import Any
+from typing import Protocol
 
 import torch
 
@@ -37,6 +39,25 @@ Stored = Callable[[Call, str, Read], torch.Tensor | None]
 """Returns a better tensor than the replay's for an argument of a call, by its path; None if there is none."""
 
 
+class Way(Protocol):
+    """How the calls of a program run another way: its text has the functions ``plain`` and ``other``."""
+
+    together: bool
+    """Whether inputs of one shape say the same of the same elements, so that they shrink together or not at all."""
+
+    def settings(self, program: Program) -> Mapping[str, str]:
+        """Return the settings of the process that hold for both functions."""
+
+    def functions(self, program: Program) -> str:
+        """Return both functions as code."""
+
+    def ending(self, program: Program, *, is_complex: bool) -> str:
+        """Return the code that runs them and ends with 0 or 1."""
+
+    def with_result(self, place: int) -> Way:
+        """Return the way of a program with one of its results alone."""
+
+
 @dataclass(frozen=True)
 class Program:
     """A few calls, the tensors that they read, and what they return.
@@ -53,6 +74,8 @@ class Program:
         Settings of the process that the calls ran under, in words as `ambient.in_words` has them.
     leaves
         Names of the inputs that require gradients.
+    way
+        How the calls run another way, to be compared with this one; None to compare environments.
     """
 
     inputs: dict[str, torch.Tensor]
@@ -60,6 +83,7 @@ class Program:
     results: tuple[str, ...]
     settings: dict[str, str] = field(default_factory=dict)
     leaves: tuple[str, ...] = ()
+    way: Way | None = None
 
     @property
     def size(self) -> int:
@@ -68,7 +92,8 @@ class Program:
 
     def with_result(self, place: int) -> Program:
         """Return it with one of its results alone."""
-        return replace(self, results=(self.results[place],))
+        way = self.way and self.way.with_result(place)
+        return replace(self, results=(self.results[place],), way=way)
 
 
 def why_unprintable(recording: Recording, number: int) -> str:
@@ -111,7 +136,12 @@ class ProgramPlayer(Player):
         return result
 
 
-def program_of(recording: Recording, numbers: list[int], stored: Stored) -> Program:
+def program_of(
+    recording: Recording,
+    numbers: Sequence[int],
+    stored: Stored = lambda call, path, read: None,
+    prepare: Callable[[Player], object] = lambda player: None,
+) -> Program:
     """Return the program of some calls; its results are those of the last one.
 
     Parameters
@@ -122,6 +152,8 @@ def program_of(recording: Recording, numbers: list[int], stored: Stored) -> Prog
         Numbers of printable calls, in order.
     stored
         Where a tensor comes from that is not to be computed here.
+    prepare
+        Puts other inputs in the place of the recorded ones.
 
     Raises
     ------
@@ -130,6 +162,7 @@ def program_of(recording: Recording, numbers: list[int], stored: Stored) -> Prog
     """
     builder = _Builder(recording, set(numbers), stored)
     with ProgramPlayer(recording) as player:
+        prepare(player)
         for number, call in enumerate(recording.calls[: numbers[-1] + 1]):
             if number in builder.members:
                 builder.read(player, call)

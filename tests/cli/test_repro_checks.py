@@ -1,0 +1,116 @@
+"""``pytest-lens repro --check``: failed checks, with kernels of PyTorch's own replaced beneath the recorder."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_torchlens.cli import main
+from tests.cli.test_repro import Project
+from tests.cli.test_repro import environment
+from tests.cli.test_repro import exit_status
+from tests.cli.test_repro import needs_kernels
+from tests.cli.test_repro import slow
+
+__all__ = ["environment"]
+MODELS = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.linear = nn.Conv2d(3, 4, 3), nn.Linear(4, 4)
+
+    def forward(self, x):
+        x = F.silu(self.conv(x)).mean((2, 3))
+        x = self.linear(x).clone()
+        return x.mul_(2).sigmoid()
+
+
+class Counter(Net):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x) * self.calls
+
+
+class Detached(Net):
+    def forward(self, x):
+        return super().forward(x.detach()).detach() + 1
+
+
+class Drops(Net):
+    def forward(self, x):
+        return F.dropout(super().forward(x), 0.5)
+
+
+class Lost(Net):
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.rand(4)
+
+    def forward(self, x):
+        return super().forward(x) * self.scale
+
+
+def zoo():
+    return {kind.__name__.lower(): kind for kind in (Net, Counter, Detached, Drops, Lost)}
+"""
+ZOO = """
+provider: "python:models.py:zoo"
+defaults:
+  input: {shape: [1, 3, 8, 8]}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, environment: tuple[Path, Path]) -> Project:  # noqa: F811 - the fixture
+    made = Project(tmp_path, *environment)
+    write(tmp_path)
+    return made
+
+
+def write(folder: Path) -> None:
+    (folder / "models.py").write_text(MODELS, encoding="utf-8")
+    (folder / "net.yaml").write_text(ZOO, encoding="utf-8")
+
+
+@slow
+@needs_kernels
+@pytest.mark.parametrize(
+    ("check", "faults", "operation", "code"),
+    [
+        ("threads", {"silu": "with threads"}, "silu_1_2", "torch.set_num_threads(2)"),
+        ("layout", {"silu": "in channels_last"}, "silu_1_2", "x = x.to(memory_format=torch.channels_last)"),
+        ("batch-size", {"sigmoid": "in batches"}, "sigmoid_1_7", "x = x[:1]"),
+        ("rows", {"sigmoid": "mixing rows"}, "sigmoid_1_7", "others = operation(x_others)"),
+        ("repeat", {"sigmoid": "unsteady"}, "sigmoid_1_7", "x.sigmoid()"),
+        ("gradients", {"sigmoid_backward": "nan"}, "sigmoid_1_7", "torch.autograd.grad([y], [x], [gradient]"),
+        ("compile", {"mul.Tensor": "scale"}, "mul_1_6", 'other = torch.compile(plain, backend="aot_eager")'),
+    ],
+)
+def test_a_wrong_kernel_fails_there_and_passes_here(  # noqa: PLR0913
+    project: Project, check: str, faults: dict[str, str], operation: str, code: str
+):
+    project.break_kernels(faults)
+    status, output = project.repro("net.yaml::net", f"--check={check}", f"--against={sys.executable}")
+    assert (status, output.splitlines()[-1]) == (0, "confirmed: it fails here, with torch alone"), output
+    assert output.startswith(f"net:net, {operation}: {check}: ")
+    assert "\nthere: exit 0: " in output
+    script = project.script()
+    text = script.read_text(encoding="utf-8")
+    assert code in text
+    assert len(text.splitlines()) < 65
+    assert max(map(len, text.splitlines())) <= 120
+    ast.parse(text)
+    assert (exit_status(project.python, script), exit_status(sys.executable, script)) == (1, 0)
