@@ -51,8 +51,8 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument(
         "--check",
         metavar="CHECK",
-        help="reproduce this failed check of --lens-checks (rows, compile, ...) of a zoo's model: the operation that it "
-        "accuses, run both ways",
+        help="reproduce this failed check of --lens-checks (rows, compile, ...) of a zoo's model: the operation "
+        "that it accuses, run both ways",
     )
     parser.add_argument("--out", metavar="DIR", type=Path, help="folder to write (default: repro-MODEL-OPERATION)")
     add_store_options(parser)
@@ -96,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _options_of_pytest(options: argparse.Namespace) -> list[str]:
     given = [f"--lens-baseline={options.baseline}"] if options.baseline else []
-    given += ["-o", f"lens_baseline_dir={options.dir}"] if options.dir else []
+    given += ["-o", f"lens_baseline_dir={options.dir.absolute()}"] if options.dir else []
     return given + ([f"--rootdir={options.root}"] if options.root != Path() else [])
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ast
-import json
 import sys
 from pathlib import Path
 
 import pytest
 
-from pytest_torchlens.cli import main
 from tests.cli.test_repro import Project
 from tests.cli.test_repro import environment
 from tests.cli.test_repro import exit_status
@@ -74,7 +72,7 @@ defaults:
 
 
 @pytest.fixture
-def project(tmp_path: Path, environment: tuple[Path, Path]) -> Project:  # noqa: F811 - the fixture
+def project(tmp_path: Path, environment: tuple[Path, Path]) -> Project:
     made = Project(tmp_path, *environment)
     write(tmp_path)
     return made
@@ -99,7 +97,7 @@ def write(folder: Path) -> None:
         ("compile", {"mul.Tensor": "scale"}, "mul_1_6", 'other = torch.compile(plain, backend="aot_eager")'),
     ],
 )
-def test_a_wrong_kernel_fails_there_and_passes_here(  # noqa: PLR0913
+def test_a_wrong_kernel_fails_there_and_passes_here(
     project: Project, check: str, faults: dict[str, str], operation: str, code: str
 ):
     project.break_kernels(faults)
