@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from pytest_torchlens.capture import Recording
 from pytest_torchlens.history import ModelHistory
 
 
@@ -45,6 +46,22 @@ class TwoRuns(Evidence):
     """
 
     other: ModelHistory
+    way: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaisedAnotherWay(Evidence):
+    """It raises when the model is run another way.
+
+    Attributes
+    ----------
+    recording
+        The other pass up to there: the same calls as before it in the plain pass.
+    way
+        How it ran.
+    """
+
+    recording: Recording
     way: str
 
 

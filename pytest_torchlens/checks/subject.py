@@ -98,13 +98,16 @@ class ModelRaisedError(Exception):
         What it raised.
     calls
         Number of calls that were recorded before it raised; -1 if it was not recorded.
+    recording
+        What was recorded before it raised; None if it was not recorded.
     """
 
-    def __init__(self, way: str, error: Exception, calls: int = -1) -> None:
+    def __init__(self, way: str, error: Exception, recording: Recording | None = None) -> None:
         super().__init__(f"the model raised {type(error).__name__}{f' {way}' if way else ''}: {error}")
         self.way = way
         self.error = error
-        self.calls = calls
+        self.recording = recording
+        self.calls = -1 if recording is None else len(recording.calls)
 
 
 class Subject:
@@ -395,4 +398,4 @@ def _named(way: str, started: list[Recording] | None = None) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise ModelRaisedError(way, error, len(started[0].calls) if started else -1) from error
+        raise ModelRaisedError(way, error, started[0] if started else None) from error

@@ -126,7 +126,9 @@ def test_the_project_is_found_from_a_folder_inside_it(store, tmp_path, monkeypat
         ("pyproject.toml", "[tool.pytest.ini_options]\nlens_baseline_dir = 'kept/here'\n"),
     ],
 )
-def test_the_folder_of_the_ini_key_is_found_from_inside_and_outside(file, text, snapshots, tmp_path, monkeypatch, capsys):
+def test_the_folder_of_the_ini_key_is_found_from_inside_and_outside(
+    file, text, snapshots, tmp_path, monkeypatch, capsys
+):
     (tmp_path / file).write_text(text, encoding="utf-8")
     store = Store.of(tmp_path, tmp_path / "kept" / "here")
     store.accept("zoo/small", snapshots[0])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_torchlens.cli import main
 from tests.cli.test_repro import Project
 from tests.cli.test_repro import environment
 from tests.cli.test_repro import exit_status
@@ -61,8 +62,17 @@ class Lost(Net):
         return super().forward(x) * self.scale
 
 
+class Strided(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x):
+        return self.conv(x).view(1, -1)
+
+
 def zoo():
-    return {kind.__name__.lower(): kind for kind in (Net, Counter, Detached, Drops, Lost)}
+    return {kind.__name__.lower(): kind for kind in (Net, Counter, Detached, Drops, Lost, Strided)}
 """
 ZOO = """
 provider: "python:models.py:zoo"
@@ -112,3 +122,58 @@ def test_a_wrong_kernel_fails_there_and_passes_here(
     assert max(map(len, text.splitlines())) <= 120
     ast.parse(text)
     assert (exit_status(project.python, script), exit_status(sys.executable, script)) == (1, 0)
+
+
+@slow
+@pytest.mark.parametrize(
+    ("model", "check", "line", "mend"),
+    [
+        ("strided", "layout", "view_1_2: layout: the model raised RuntimeError", ("x.view(1, -1)", "x.reshape(1, -1)")),
+        (
+            "detached",
+            "gradients",
+            "requires_grad of the result is False, of its input True",
+            ("x.detach()", "x.clone()"),
+        ),
+        ("drops", "train-eval", "19 of 19 runs give other values than the first", ("0.5, True", "0.5, False")),
+    ],
+)
+def test_what_the_model_does_itself_fails_alone_and_passes_once_it_is_mended(
+    model: str, check: str, line: str, mend: tuple[str, str], folder: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["repro", f"net.yaml::{model}", f"--check={check}", "--out=it"]) == 0
+    assert line in capsys.readouterr().out
+    script = folder / "it" / "repro.py"
+    assert exit_status(sys.executable, script) == 1
+    text = script.read_text(encoding="utf-8")
+    assert mend[0] in text
+    script.write_text(text.replace(*mend), encoding="utf-8")
+    assert exit_status(sys.executable, script) == 0
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["net", "--check=row"], 2, "--check: expected repeat, rows"),
+        (["net", "--check=all"], 2, "--check: name one of repeat, rows"),
+        (["net", "sigmoid_1_7", "--check=rows"], 2, "--check: expected a zoo's model alone, got an operation besides"),
+        (["net", "--check=repeat"], 1, "net:net: the check repeat does not fail here: passed"),
+        (["counter", "--check=repeat"], 2, "the buffer 'calls' has changed between the passes, which is the work of"),
+        (["lost", "--check=state"], 2, "no file of torch alone shows it: what is lost is lost by saving"),
+    ],
+)
+def test_what_has_no_file_is_told_with_what_to_do(
+    arguments: list[str], status: int, words: str, folder: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["repro", f"net.yaml::{arguments[0]}", *arguments[1:]]) == status
+    said = capsys.readouterr()
+    assert words in said.out + said.err
+    assert ("what to do: " in said.err) == (arguments[0] in ("counter", "lost"))
+    assert not list(folder.glob("repro-*"))

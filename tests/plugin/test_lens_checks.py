@@ -85,6 +85,7 @@ def test_results_stand_in_json_table_junit_markdown_and_on_the_page(folder: Path
     page = next(Path("out").rglob("counting*.html")).read_text(encoding="utf-8")
     assert "another way" in page
     assert "differs in a second call" in page
+    assert "pytest-lens repro zoo/net.yaml::counting --check=repeat" in page
     assert main(["merge", "out", "--out", "all"]) == 0
     merged = json.loads(Path("all/report.json").read_text(encoding="utf-8"))["models"]
     assert [model["checks"] for model in merged] == [model["checks"] for model in models]

@@ -21,6 +21,7 @@ class Form(enum.Enum):
     FORM = "shape, dtype or strides"
     REPEATS = "values of each run"
     GRADIENTS = "gradients of the inputs"
+    RAISES = "an error in place of a result"
 
 
 @dataclass(frozen=True)

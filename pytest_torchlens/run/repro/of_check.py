@@ -20,6 +20,7 @@ from pytest_torchlens.checks.evidence import CompiledPiece
 from pytest_torchlens.checks.evidence import Evidence
 from pytest_torchlens.checks.evidence import Exported
 from pytest_torchlens.checks.evidence import MixedRows
+from pytest_torchlens.checks.evidence import RaisedAnotherWay
 from pytest_torchlens.checks.evidence import TwoRuns
 from pytest_torchlens.checks.evidence import Unsteady
 from pytest_torchlens.records import CheckResult
@@ -193,9 +194,8 @@ class _OfCheck:
         return program, outcome.gap, outcome.expected
 
     def _both_ways(self, make: MakeProgram) -> tuple[Program, Outcome]:
-        numbers = self._evidence.numbers if isinstance(self._evidence, CompiledPiece) else None
-        if numbers is not None:
-            whole = make(numbers)
+        if isinstance(self._evidence, CompiledPiece | RaisedAnotherWay):
+            whole = make(self._evidence.numbers if isinstance(self._evidence, CompiledPiece) else [])
             outcome = self._bench.run(whole)
             if outcome.error or outcome.gap is None:
                 raise NothingToReproduceError(outcome.error or "the piece computes the same alone in a new process")
@@ -242,6 +242,8 @@ def _verb(evidence: Evidence, program: Program) -> str:
     if isinstance(evidence, TwoRuns):
         is_same = not isinstance(program.way, Beside) or program.way.same_statements
         return f"{'gives something else' if is_same else 'is called with other arguments'} {evidence.way}"
+    if isinstance(evidence, RaisedAnotherWay):
+        return f"raises {evidence.way}"
     if isinstance(evidence, MixedRows):
         return "mixes the rows of a batch"
     if isinstance(evidence, CompiledPiece):

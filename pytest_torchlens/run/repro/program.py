@@ -173,6 +173,23 @@ def program_of(
     return builder.program(recording.calls[numbers[-1]])
 
 
+def inputs_of(recording: Recording, number: int) -> dict[str, torch.Tensor]:
+    """Return what a call reads, by the names of a program's inputs, without running it.
+
+    Raises
+    ------
+    UnprintableError
+        If a tensor cannot be stored.
+    """
+    builder = _Builder(recording, {number}, lambda call, path, read: None)
+    with ProgramPlayer(recording) as player:
+        for at, call in enumerate(recording.calls[:number]):
+            returned, _ = player.play(at, call, player.arguments(call))
+            player.store(at, call, returned)
+        builder.read(player, recording.calls[number])
+    return builder.inputs
+
+
 class _Builder:
     def __init__(self, recording: Recording, members: set[int], stored: Stored) -> None:
         self.members = members
@@ -180,7 +197,7 @@ class _Builder:
         self._stored = stored
         self._names: dict[tuple[int, ...], Name] = {}
         """Expression of each value and the writes from outside that show in it, by id."""
-        self._inputs: dict[str, torch.Tensor] = {}
+        self.inputs: dict[str, torch.Tensor] = {}
         self._leaves: list[str] = []
         self._statements: list[Statement] = []
         self._reads: dict[int, Name] = {}
@@ -206,7 +223,7 @@ class _Builder:
         if reason := why_not_storable(tensor):
             raise UnprintableError(f"its argument {path} is a tensor {reason}, which safetensors cannot store")
         name = self._unused(self._input_name(value))
-        self._inputs[name] = copy_with_layout(tensor)
+        self.inputs[name] = copy_with_layout(tensor)
         if value.requires_grad and not any(value.slot in self._recording.calls[n].writes for n in self.members):
             self._leaves.append(name)
         return Name(name)
@@ -217,7 +234,7 @@ class _Builder:
         return name if name.isidentifier() else "x"
 
     def _unused(self, name: str) -> str:
-        taken = {*self._inputs, *(statement.target for statement in self._statements)}
+        taken = {*self.inputs, *(statement.target for statement in self._statements)}
         return next(one for number in count() if (one := f"{name}{number or ''}") not in taken | _RESERVED)
 
     def add(self, number: int, call: Call, paths: list[str]) -> None:
@@ -248,7 +265,7 @@ class _Builder:
         if call.random is None:
             return ""
         name = self._unused("rng_state")
-        self._inputs[name] = call.random.state.clone()
+        self.inputs[name] = call.random.state.clone()
         where = "torch" if call.random.generator.device.type == "cpu" else f"torch.{call.random.generator.device.type}"
         return f"{where}.set_rng_state({name})"
 
@@ -256,7 +273,7 @@ class _Builder:
         """Return the finished program."""
         results = tuple(self._names[(id(value),)].text for value in end.outputs)
         settings = ambient.in_words(self._recording.ambient.rows[end.ambient])
-        return Program(self._inputs, tuple(self._statements), results, settings, tuple(self._leaves))
+        return Program(self.inputs, tuple(self._statements), results, settings, tuple(self._leaves))
 
 
 _RESERVED = {"torch", "sys", "json", "math", "compute", "load", "expected", "Path", "lambda"}

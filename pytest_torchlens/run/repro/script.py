@@ -211,7 +211,7 @@ def script_text(program: Program, expected: torch.Tensor | None, gap: Gap, story
     dtypes = ", ".join(f'"{name}": {dtype}' for dtype, name in names.items())
     imports = "import json\nimport math\nimport sys\nfrom pathlib import Path\n"
     settings, functions = _parts(program)
-    limit = [f"LIMIT = {gap.limit!r}"] if gap.form is Form.VALUES or (gap.form is Form.FORM and program.way) else []
+    limit = [f"LIMIT = {gap.limit!r}"] if gap.form is Form.VALUES or (gap.form in _WITH_LIMIT and program.way) else []
     constants = [settings, f"DTYPES = {{{dtypes}}}", *limit]
     head = f'"""{story.text}\n"""\n\n{imports}\nimport torch\n'
     main = _main(_MAIN[gap.form], expected) if program.way is None else _ending(program, program.way, expected)
@@ -258,6 +258,8 @@ def _ending(program: Program, way: Way, expected: torch.Tensor | None) -> str:
     return way.ending(program, is_complex=expected is not None and expected.is_complex())
 
 
+_WITH_LIMIT = (Form.FORM, Form.RAISES)
+"""Differences of two ways besides values; the file compares values, too."""
 _MAIN = {Form.VALUES: _VALUES, Form.FORM: _FORM, Form.REPEATS: _REPEATS}
 
 
