@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -17,12 +18,14 @@ from pytest_torchlens.records import size_text
 
 _MOVES = (Change.STRUCTURE, Change.META_CHANGE, Change.REFACTOR)
 """Verdicts that say nothing of the outputs."""
+_OF_AN_OPERATION = (Change.REGRESSION, Change.NAN_CHANGE, Change.META_CHANGE, Change.LOCAL_CHANGE)
+"""Changes that an operation alone may show."""
 _COSTS = (Change.LARGER, Change.SLOWER)
 _MOST_NAMES = 4
 _LARGEST_GROUPS = 8
 
 
-def comparison_text(comparison: Comparison, name: str, key: str = "", options: str = "") -> str:
+def comparison_text(comparison: Comparison, name: str, key: str = "", options: str = "", repro: str = "") -> str:
     """Return a few lines about a comparison: where it differs first, how much, how that grows, what to do.
 
     Parameters
@@ -35,6 +38,8 @@ def comparison_text(comparison: Comparison, name: str, key: str = "", options: s
         The model's key in the store; empty if there is nothing to accept.
     options
         Options by which ``pytest-lens`` finds the baseline, each with a space before it.
+    repro
+        How ``pytest-lens repro`` names the model; empty if it cannot.
     """
     lines = [f"{name}: {headline(comparison)}"]
     lines += [f"  environment: {'; '.join(comparison.axes)}"] if comparison.axes else []
@@ -46,7 +51,7 @@ def comparison_text(comparison: Comparison, name: str, key: str = "", options: s
         lines += ["", "  how it grows:", *(f"    {line}" for line in _growth(comparison).splitlines())]
     lines += ["", f"  outputs: {comparison.outputs.words}"] if comparison.outputs is not None else []
     lines += [f"  note: {note}" for note in comparison.notes]
-    hints = [f"  {line}" for line in _what_to_do(comparison, key, options)] if key else []
+    hints = [f"  {line}" for line in _what_to_do(comparison, key, options, repro)] if key else []
     return "\n".join([*lines, "", *hints])
 
 
@@ -110,7 +115,10 @@ def _growth(comparison: Comparison) -> str:
     return tabulate(rows, headers=("operation", "of the largest value", "RMS"), tablefmt="plain", disable_numparse=True)
 
 
-def _what_to_do(comparison: Comparison, key: str, options: str) -> Iterator[str]:
+def _what_to_do(comparison: Comparison, key: str, options: str, repro: str) -> Iterator[str]:
+    if repro and comparison.fails and comparison.first is not None and comparison.first.change in _OF_AN_OPERATION:
+        trusted = comparison.against or "PYTHON"
+        yield f"to reproduce: pytest-lens repro {shlex.quote(repro)} --against={shlex.quote(trusted)}{options}"
     accepted = comparison.verdict is Change.IDENTICAL or comparison.stored != ""
     if accepted or comparison.against:
         return

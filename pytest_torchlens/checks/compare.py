@@ -15,6 +15,7 @@ import torch
 
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.checks import results
+from pytest_torchlens.checks.evidence import TwoRuns
 from pytest_torchlens.checks.exact import is_discrete
 from pytest_torchlens.checks.inputs import with_inputs
 from pytest_torchlens.checks.output_gradients import moved_tensor
@@ -184,7 +185,12 @@ def compare(  # noqa: PLR0913 - what ran how, and the words for it
     found = compare_outputs(subject, outputs, fit, depend)
 
     def find(path: str) -> tuple[ModelHistory, Parting]:
-        return subject.history, part(subject, subject.history, record(), fit, path)
+        other = record()
+        parting = part(subject, subject.history, other, fit, path)
+        if parting.place is not None and not parting.is_tie:
+            number, alive = parting.place.number, (subject, record)
+            subject.tools.witness(TwoRuns(history=subject.history, number=number, other=other, way=way, alive=alive))
+        return subject.history, parting
 
     return conclude(name, subject, found, way, advice, find)
 

@@ -6,6 +6,7 @@ Where something differs, pieces of the recorded graph are compiled alone, down t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,6 +23,7 @@ from pytest_torchlens.checks.dynamo import compiler_as_it_was
 from pytest_torchlens.checks.dynamo import first_sentence
 from pytest_torchlens.checks.dynamo import lacks_cxx_compiler
 from pytest_torchlens.checks.dynamo import place_of_error
+from pytest_torchlens.checks.evidence import CompiledPiece
 from pytest_torchlens.checks.nodes import Values
 from pytest_torchlens.checks.nodes import Watched
 from pytest_torchlens.checks.nodes import first_differing
@@ -203,9 +205,23 @@ class _Check:
             return results.tie(NAME, tie, **fields)
         piece = f"{len(found.numbers)} operations, {first} to {last}" if len(found.numbers) > 1 else "this operation"
         cause = f"the smallest piece that differs when it is compiled alone: {piece}"
+        self._testify(history, found.numbers, gradients=gradients)
         values = found.difference.values
         at = results.failure_at(history, found.numbers[0], failure.message, failure.advice, values=values, cause=cause)
         return results.failed(NAME, at, **fields)
+
+    def _testify(self, history: ModelHistory, numbers: Sequence[int], *, gradients: bool) -> None:
+        options = self.compiler.arguments
+        self.subject.tools.witness(
+            CompiledPiece(
+                history=history,
+                number=numbers[-1],
+                numbers=numbers,
+                options=options,
+                gradients=gradients,
+                alive=self.subject,
+            )
+        )
 
     def _captured(self, failure: Failure, path: str) -> Failure | None:
         """Return the failure at the first operation whose value the captured graphs do not compute, uncompiled."""

@@ -32,7 +32,7 @@ from pytest_torchlens.checks.inputs import with_inputs
 from pytest_torchlens.checks.results import values_text
 from pytest_torchlens.checks.rounding import OwnJudgement
 from pytest_torchlens.checks.rounding import RoundingPlayer
-from pytest_torchlens.checks.rounding import in_step
+from pytest_torchlens.checks.rounding import in_step_with_first
 from pytest_torchlens.checks.rounding import own_judgements
 from pytest_torchlens.checks.rounding import relative_error
 from pytest_torchlens.checks.side_by_side import ancestors
@@ -210,7 +210,7 @@ class _Judged:
         found = []
         with torch.no_grad(), contextlib.ExitStack() as stack:
             players = [stack.enter_context(kind(recording)) for kind in kinds]
-            for number, outputs in in_step(recording, players):
+            for number, outputs in in_step_with_first(recording, players):
                 self._subject.check_time()
                 self._errors[number] = max(
                     (relative_error(*pair) for pair in zip(*outputs[:2], strict=True)), default=0
@@ -243,7 +243,7 @@ class _Judged:
         """Return the error of an output, as a part of its RMS, in a float64 pass with the values of some operations."""
         recording = self._history.recording
         with torch.no_grad(), Player(recording) as player, ExactPlayer(recording) as exact:
-            for number, (low, others) in in_step(recording, [player, exact]):
+            for number, (low, others) in in_step_with_first(recording, [player, exact]):
                 self._subject.check_time()
                 for one, other in zip(low, others, strict=True) if number in numbers else ():
                     overwrite(other, one.to(other.dtype))

@@ -65,6 +65,9 @@ class Compiler:
     ) -> None:
         self.backend = backend
         self._options = _options(backend, mode, dynamic)
+        given = {"mode": mode or None, "dynamic": dynamic, "fullgraph": fullgraph or None}
+        self.arguments = {"backend": backend, **{name: one for name, one in given.items() if one is not None}}
+        """The arguments of `torch.compile` that are not its defaults."""
         self._dynamic = dynamic
         self._fullgraph = fullgraph
         self._check_time = check_time

@@ -22,6 +22,7 @@ from pytest_torchlens.checks.compare import words_of
 from pytest_torchlens.checks.dynamo import chain_of
 from pytest_torchlens.checks.dynamo import first_sentence
 from pytest_torchlens.checks.dynamo import place_of_error
+from pytest_torchlens.checks.evidence import Exported
 from pytest_torchlens.checks.inputs import Arguments
 from pytest_torchlens.checks.inputs import Examples
 from pytest_torchlens.checks.inputs import other_inputs
@@ -200,6 +201,8 @@ def _place(other: Subject, module: Any, path: str) -> tuple[int | None, str, tup
     try:
         store = Values()
         number, values = first_differing(other, store, Watched(module, store).run_on, path)
+        if number is not None:
+            other.tools.witness(Exported(history=other.history, number=number, alive=other))
     except Exception as error:  # noqa: BLE001 - any call may raise when it is run again
         return None, "", (f"the operation: {type(error).__name__}: {error}",)
     return number, values, () if number is not None else ("the operation: the program computes the value of each",)

@@ -21,6 +21,7 @@ from pytest_torchlens.capture.saving import SaveOptions
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.checks import results
 from pytest_torchlens.checks.catalog import split_names
+from pytest_torchlens.checks.evidence import BadGradient
 from pytest_torchlens.checks.exact import is_discrete
 from pytest_torchlens.checks.gradcheck import gradcheck_failure
 from pytest_torchlens.checks.gradient_flow import Flow
@@ -217,9 +218,9 @@ def _failure(subject: Subject, trainable: list[str], remarks: _Remarks) -> Failu
     saved = _backward(subject, [*plain.states], training=training, save=True)
     flow = Flow(saved.history)
     if spoilt := plain.named("not finite"):
-        return _not_finite(flow, spoilt)
+        return _not_finite(subject, flow, spoilt)
     if missing := plain.named("missing"):
-        return _missing(flow, missing, remarks)
+        return _missing(subject, flow, missing, remarks)
     _leave_out_constant(flow, plain, remarks)
     trainable[:] = plain.states
     if not trainable:
@@ -286,16 +287,24 @@ def _leave_out_constant(flow: Flow, plain: _Pass, remarks: _Remarks) -> None:
         )
 
 
-def _not_finite(flow: Flow, names: list[str]) -> Failure:
+def _not_finite(subject: Subject, flow: Flow, names: list[str]) -> Failure:
     what = f"the gradient of {listed([*map(repr, names)])} is not finite"
     found = flow.spoiling()
     if found is None:
         return Failure(message=what, advice=_ADVICE["not finite"])
     number, _ = found
+    _testify(subject, flow, number, "not finite")
     kind = flow.recording.calls[number].info.layer_type
     cause = f"the gradient that comes to {kind} is finite, and what its backward makes of it is not"
     return results.failure_at(
         flow.history, number, what, _ADVICE["not finite"], cause=cause, values=_values_at(flow, number)
+    )
+
+
+def _testify(subject: Subject, flow: Flow, number: int, state: str) -> None:
+    gradients = [flow.gradient(output) for output in flow.recording.calls[number].outputs]
+    subject.tools.witness(
+        BadGradient(history=flow.history, number=number, state=state, gradients=gradients, alive=subject)
     )
 
 
@@ -315,7 +324,7 @@ def _values_at(flow: Flow, number: int) -> str:
     return ""
 
 
-def _missing(flow: Flow, names: list[str], remarks: _Remarks) -> Failure:
+def _missing(subject: Subject, flow: Flow, names: list[str], remarks: _Remarks) -> Failure:
     """Return the failure of the parameters that no gradient reaches: of the cut that most share; note the others."""
     by_cut = defaultdict(list)
     for name in names:
@@ -325,6 +334,8 @@ def _missing(flow: Flow, names: list[str], remarks: _Remarks) -> Failure:
     labels = [f" ({flow.history.label(cut.number)})" if cut.number is not None else "" for cut, _ in groups]
     remarks.notes += [text + label for text, label in zip(texts[1:], labels[1:], strict=True)]
     cut, group = groups[0]
+    if cut.number is not None and flow.is_read(group[0]):
+        _testify(subject, flow, cut.number, "missing")
     advice = _ADVICE["missing" if flow.is_read(group[0]) else "unread"]
     return results.failure_at(flow.history, cut.number, texts[0] + _uncalled(flow, group[0]), advice)
 
@@ -366,6 +377,8 @@ def _vanished(subject: Subject, flow: Flow, names: list[str], remarks: _Remarks)
     if not left:
         return None
     at = places[left[0]]
+    if at is not None:
+        _testify(subject, flow, at, "zero")
     what = f"the gradient of {listed([*map(repr, left)])} is all zero"
     kind = flow.recording.calls[at].info.layer_type if at is not None else ""
     cause = f"{kind} gets a gradient and passes on only zeros" if kind else ""

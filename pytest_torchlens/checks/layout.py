@@ -20,6 +20,7 @@ from pytest_torchlens.checks.inputs import inputs_of
 from pytest_torchlens.checks.inputs import with_inputs
 from pytest_torchlens.checks.results import failed
 from pytest_torchlens.checks.results import failure_of_raise
+from pytest_torchlens.checks.results import witness_raise
 from pytest_torchlens.checks.side_by_side import Fit
 from pytest_torchlens.checks.side_by_side import first_of
 from pytest_torchlens.checks.side_by_side import whole
@@ -65,7 +66,9 @@ def _compared(
     try:
         outputs = runner.call(*given, way=way)
     except ModelRaisedError as error:
-        failure = failure_of_raise(reference.history, raised_when_recorded(runner, error, given), _ADVICE)
+        recorded = raised_when_recorded(runner, error, given)
+        witness_raise(reference, recorded, alive=runner)
+        failure = failure_of_raise(reference.history, recorded, _ADVICE)
         return failed(NAME, failure, redrawn=reference.redrawn)
     return compare(NAME, reference, outputs, lambda: runner.record(*given, way=way), way, _ADVICE, fit, depend)
 

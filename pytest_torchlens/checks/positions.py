@@ -24,6 +24,7 @@ from pytest_torchlens.checks.inputs import Arguments
 from pytest_torchlens.checks.places import pairs_of
 from pytest_torchlens.checks.replays import in_step
 from pytest_torchlens.checks.replays import put_inputs
+from pytest_torchlens.checks.replays import tensors_of
 from pytest_torchlens.checks.results import values_text
 from pytest_torchlens.checks.side_by_side import ancestors
 from pytest_torchlens.checks.subject import ModelRaisedError
@@ -240,7 +241,7 @@ def _first_reached(excerpt: Excerpt, changed: dict[str, Any], path: str) -> _Pla
     pooled: set[int] = set()
     with torch.no_grad(), contextlib.ExitStack() as stack:
         players = [stack.enter_context(Player(recording)) for _ in range(2)]
-        put_inputs(players[1], recording, Arguments((), changed))
+        put_inputs(players[1], recording, tensors_of(Arguments((), changed)))
         for number, (plain, other) in in_step(recording, players):
             excerpt.full.check_time()
             for at, (one, two) in enumerate(zip(plain, other, strict=True)):

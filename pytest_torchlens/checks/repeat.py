@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from pytest_torchlens.checks.compare import differing_outputs
 from pytest_torchlens.checks.compare import values_at
+from pytest_torchlens.checks.evidence import Unsteady
 from pytest_torchlens.checks.inputs import other_inputs
 from pytest_torchlens.checks.places import differing
 from pytest_torchlens.checks.results import failed
@@ -138,6 +139,7 @@ def _place(subject: Subject, what: str, in_a_row: bool) -> Failure:
     if pair.other is None or pair.one is None:
         history, number = (other, pair.other) if pair.one is None else (one, pair.one)
         return failure_at(history, number, what, values="only one of the two calls runs this operation")
+    subject.tools.witness(Unsteady(history=one, number=pair.one, other=other, other_number=pair.other, alive=subject))
     return failure_at(one, pair.one, what, values=_activations(one, other, pair.one, pair.other))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,9 +14,13 @@ from pytest_torchlens.checks.inputs import Arguments
 from pytest_torchlens.replay import Player
 
 
-def put_inputs(player: Player, recording: Recording, given: Arguments) -> None:
-    """Put other inputs in the place of the recorded ones."""
-    tensors = dict([*walk(given.args), *walk(given.kwargs)])
+def tensors_of(given: Arguments) -> dict[str, torch.Tensor]:
+    """Return the tensors in a model's arguments, by path."""
+    return dict([*walk(given.args), *walk(given.kwargs)])
+
+
+def put_inputs(player: Player, recording: Recording, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Put other inputs, by path, in the place of the recorded ones."""
     for source in recording.sources:
         if source.kind == "input":
             player.replace(source.value.slot, tensors[source.name].clone())

@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 
+from pytest_torchlens.checks.evidence import RaisedAnotherWay
 from pytest_torchlens.checks.subject import ModelRaisedError
+from pytest_torchlens.checks.subject import Subject
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.source import is_model_code
 from pytest_torchlens.history.source import source_place
@@ -61,6 +63,15 @@ def failure_of_raise(history: ModelHistory | None, error: ModelRaisedError, advi
         SourcePlace(frames[-1].f_code.co_filename, frames[-1].f_lineno, frames[-1].f_code.co_name) if frames else None
     )
     return _at_line(place, str(error), advice)
+
+
+def witness_raise(subject: Subject, error: ModelRaisedError, alive: object) -> None:
+    """Give the witness the call of the plain pass that raised another way, if it was recorded."""
+    recording, history = error.recording, subject.history
+    if recording is not None and error.calls < len(history.recording.calls):
+        subject.tools.witness(
+            RaisedAnotherWay(history=history, number=error.calls, recording=recording, way=error.way, alive=alive)
+        )
 
 
 def values_text(one: torch.Tensor, other: torch.Tensor) -> str:

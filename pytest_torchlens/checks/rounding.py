@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ from pytest_torchlens.checks.exact import CASTS
 from pytest_torchlens.checks.exact import ExactPlayer
 from pytest_torchlens.checks.exact import in_float64
 from pytest_torchlens.checks.exact import is_discrete
+from pytest_torchlens.checks.replays import in_step
 from pytest_torchlens.checks.subject import Subject
 from pytest_torchlens.checks.tolerance import HALF
 from pytest_torchlens.checks.tolerance import Judgement
@@ -127,18 +127,17 @@ class RoundingPlayer(ExactPlayer):
         return returned, outputs
 
 
-def in_step(recording: Recording, players: Sequence[Player]) -> Iterator[tuple[int, list[tuple[torch.Tensor, ...]]]]:
+def in_step_with_first(
+    recording: Recording, players: list[Player]
+) -> Iterator[tuple[int, list[tuple[torch.Tensor, ...]]]]:
     """Run all calls with each player, and yield the outputs of each; decisions are those of the first."""
-    for number, call in enumerate(recording.calls):
-        played = [player.play(number, call, player.arguments(call)) for player in players]
-        first = played[0][1]
-        for _, others in played[1:]:
-            for output, other in zip(first, others, strict=True):
+    for number, played in in_step(recording, players):
+        first, *others = played
+        for output, *rest in zip(first, *others, strict=True):
+            for other in rest:
                 if is_discrete(output) and output.shape == other.shape:
                     overwrite(other, output)
-        yield number, [outputs for _, outputs in played]
-        for player, (returned, _) in zip(players, played, strict=True):
-            player.store(number, call, returned)
+        yield number, played
 
 
 def relative_error(value: torch.Tensor, exact: torch.Tensor) -> float:

@@ -17,6 +17,7 @@ import torch
 
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.checks import results
+from pytest_torchlens.checks.evidence import MixedRows
 from pytest_torchlens.checks.exact import exact_outputs
 from pytest_torchlens.checks.inputs import Arguments
 from pytest_torchlens.checks.inputs import Examples
@@ -25,6 +26,7 @@ from pytest_torchlens.checks.inputs import first_example
 from pytest_torchlens.checks.places import pairs_of
 from pytest_torchlens.checks.replays import in_step
 from pytest_torchlens.checks.replays import put_inputs
+from pytest_torchlens.checks.replays import tensors_of
 from pytest_torchlens.checks.results import apart
 from pytest_torchlens.checks.results import values_text
 from pytest_torchlens.checks.side_by_side import ancestors
@@ -166,6 +168,8 @@ def _failure(
         return Failure(message=what, advice=advice, values=values), (f"the operation: {type(error).__name__}: {error}",)
     if number is None:
         return Failure(message=what, advice=advice, values=values), ("the operation: none mixes rows in a replay",)
+    mixed = MixedRows(history=history, number=number, changes=[*map(tensors_of, changes)], alive=subject)
+    subject.tools.witness(mixed)
     cause = "the first operation with an element that depends on two rows"
     return results.failure_at(history, number, what, advice, values=values, cause=cause), ()
 
@@ -177,7 +181,7 @@ def _first_mixing(subject: Subject, history: ModelHistory, path: str, changes: l
     with torch.no_grad(), contextlib.ExitStack() as stack:
         players = [stack.enter_context(Player(recording)) for _ in range(1 + len(changes))]
         for player, change in zip(players[1:], changes, strict=True):
-            put_inputs(player, recording, change)
+            put_inputs(player, recording, tensors_of(change))
         for number, outputs in in_step(recording, players):
             subject.check_time()
             if number in leading and any(_mixes(*values) for values in zip(*outputs, strict=True)):

@@ -147,11 +147,20 @@ class _SideBySide:
             for step in steps(self._reference, player, exact, own_errors=True):
                 self._subject.check_time()
                 if (number := self._partners.get(step.number)) is not None and number >= self._played:
+                    self._take_turns([self._mate])
                     self._compare(step.number, step.call, step.outputs, step.exact, step.own_error, number)
+                    self._take_turns([player, exact])
+            self._take_turns([self._mate])
             self._advance(len(self._other.calls))
             self._parting.place = self._first_place()
             self._parting.agrees = self._outputs_agree(player, exact)
         return self._parting
+
+    def _take_turns(self, players: list[Player]) -> None:
+        """Let players run under their own settings again, where those of the two passes differ."""
+        if self._reference.ambient.rows != self._other.ambient.rows:
+            for player in players:
+                player.renew_settings()
 
     def _advance(self, end: int) -> None:
         """Run the other pass up to a call."""

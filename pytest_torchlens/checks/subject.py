@@ -31,6 +31,7 @@ from pytest_torchlens.capture.record import Keep
 from pytest_torchlens.capture.record import seed_all
 from pytest_torchlens.capture.saving import SaveOptions
 from pytest_torchlens.checks.catalog import DEFAULT_SECONDS
+from pytest_torchlens.checks.evidence import Evidence
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.history_options import TraceOptions
 
@@ -68,11 +69,14 @@ class Tools:
     child
         Gives a job of `checks.unpickled` to another process, within so many seconds, and returns its answer; None if
         no process is to be started.
+    witness
+        Gets what a failed check accuses.
     """
 
     snapshot: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Snapshot]
     build: Callable[[], nn.Module] | None = None
     child: Callable[[bytes, float], bytes] | None = None
+    witness: Callable[[Evidence], object] = lambda evidence: None
 
 
 class NotApplicableError(Exception):
@@ -94,13 +98,16 @@ class ModelRaisedError(Exception):
         What it raised.
     calls
         Number of calls that were recorded before it raised; -1 if it was not recorded.
+    recording
+        What was recorded before it raised; None if it was not recorded.
     """
 
-    def __init__(self, way: str, error: Exception, calls: int = -1) -> None:
+    def __init__(self, way: str, error: Exception, recording: Recording | None = None) -> None:
         super().__init__(f"the model raised {type(error).__name__}{f' {way}' if way else ''}: {error}")
         self.way = way
         self.error = error
-        self.calls = calls
+        self.recording = recording
+        self.calls = -1 if recording is None else len(recording.calls)
 
 
 class Subject:
@@ -396,4 +403,4 @@ def _named(way: str, started: list[Recording] | None = None) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise ModelRaisedError(way, error, len(started[0].calls) if started else -1) from error
+        raise ModelRaisedError(way, error, started[0] if started else None) from error

@@ -17,6 +17,7 @@ from pytest_torchlens.capture.looks import named_buffers
 from pytest_torchlens.capture.looks import named_modules
 from pytest_torchlens.checks.compare import differing_outputs
 from pytest_torchlens.checks.compare import values_at
+from pytest_torchlens.checks.evidence import Unsteady
 from pytest_torchlens.checks.held import changed_values
 from pytest_torchlens.checks.held import digest_of
 from pytest_torchlens.checks.held import held_values
@@ -173,12 +174,16 @@ def _place(subject: Subject, what: str, values: str) -> Failure:
         pair = None
     if pair is None:
         return Failure(message=what, advice=_RANDOM, values=values)
+    if pair.one is not None and pair.other is not None:
+        one, other = histories
+        unsteady = Unsteady(history=one, number=pair.one, other=other, other_number=pair.other, reseeded=True)
+        subject.tools.witness(unsteady)
     history, number = (histories[0], pair.one) if pair.one is not None else (histories[1], pair.other)
     return failure_at(history, number, what, _RANDOM, values=values, cause=_cause(history, number))
 
 
 def _recorded(subject: Subject) -> tuple[ModelHistory, ModelHistory]:
-    with subject.recordings(way="in eval mode") as run_recorded:
+    with subject.recordings(way="in eval mode", save=True) as run_recorded:
         subject.model.eval()
         one = run_recorded()
         with _other_seed(subject):

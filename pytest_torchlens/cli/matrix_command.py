@@ -12,6 +12,7 @@ from pytest_torchlens.baseline.matrix import Matrix
 from pytest_torchlens.baseline.snapshot_file import BaselineError
 from pytest_torchlens.cli.errors import CommandError
 from pytest_torchlens.cli.errors import check_output
+from pytest_torchlens.cli.stores import add_dir_option
 from pytest_torchlens.cli.stores import add_root_option
 from pytest_torchlens.cli.stores import find_root
 from pytest_torchlens.cli.stores import no_set
@@ -29,7 +30,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     )
     parser.add_argument("sets", metavar="SET", nargs="+", help="names of sets (--lens-baseline=NAME), or folders")
     add_root_option(parser)
-    parser.add_argument("--dir", metavar="DIR", type=Path, help="its baselines (default: lens_baselines in it)")
+    add_dir_option(parser)
     parser.add_argument(
         *("--fail", "--lens-fail-on"),
         metavar="CONDITION",

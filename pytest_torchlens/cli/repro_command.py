@@ -48,6 +48,12 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="the interpreter of an environment in which the result is right (default: the activations of the stored "
         "baseline, where --lens-keep=activations has kept them)",
     )
+    parser.add_argument(
+        "--check",
+        metavar="CHECK",
+        help="reproduce this failed check of --lens-checks (rows, compile, ...) of a zoo's model: the operation "
+        "that it accuses, run both ways",
+    )
     parser.add_argument("--out", metavar="DIR", type=Path, help="folder to write (default: repro-MODEL-OPERATION)")
     add_store_options(parser)
     parser.set_defaults(run_command=run)
@@ -57,19 +63,25 @@ def run(options: argparse.Namespace) -> int:
     """Find, write and confirm the reproduction."""
     find_root(options)
     test = test_of(options.model)
+    if options.check and (test or options.operation):
+        kind = "the test" if test else "an operation besides"
+        raise CommandError(f"--check: expected a zoo's model alone, got {kind} {test or options.operation}")
     case = None if test else Project.of(options.root).case(options.model)
     from pytest_torchlens.run.repro.accused import NothingToReproduceError
     from pytest_torchlens.run.repro.accused import ReproError
     from pytest_torchlens.run.repro.failed_check import reproduce_check
     from pytest_torchlens.run.repro.folder import FolderError
     from pytest_torchlens.run.repro.folder import check_is_ours
+    from pytest_torchlens.run.repro.of_check import reproduce_failed
     from pytest_torchlens.run.repro.reproduce import reproduce
 
     other = _other(options.against)
     try:
         if options.out is not None:
             check_is_ours(options.out)
-        if case is not None:
+        if case is not None and options.check:
+            found = reproduce_failed(case, options.check, other, options.out)
+        elif case is not None:
             found = reproduce(case, options.operation, other, store_of(options), options.out)
         else:
             found = reproduce_check(str(test), options.operation, other, options.out, _options_of_pytest(options))
@@ -84,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _options_of_pytest(options: argparse.Namespace) -> list[str]:
     given = [f"--lens-baseline={options.baseline}"] if options.baseline else []
-    given += ["-o", f"lens_baseline_dir={options.dir}"] if options.dir else []
+    given += ["-o", f"lens_baseline_dir={options.dir.absolute()}"] if options.dir else []
     return given + ([f"--rootdir={options.root}"] if options.root != Path() else [])
 
 

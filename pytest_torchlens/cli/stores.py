@@ -11,6 +11,7 @@ from pytest_torchlens.baseline.store import LOCAL
 from pytest_torchlens.baseline.store import SET
 from pytest_torchlens.baseline.store import Store
 from pytest_torchlens.baseline.store import key_named
+from pytest_torchlens.cli.baseline_dir import baseline_dir
 from pytest_torchlens.cli.errors import CommandError
 from pytest_torchlens.records import nearest
 
@@ -20,7 +21,7 @@ MODEL_HELP = "a model's name: zoo/model, zoo:model, zoo.yaml::model, or a test's
 def add_store_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options that say where the baselines are."""
     add_root_option(parser)
-    parser.add_argument("--dir", metavar="DIR", type=Path, help="its baselines (default: lens_baselines in it)")
+    add_dir_option(parser)
     parser.add_argument(
         *("--baseline", "--lens-baseline"), metavar="NAME", type=set_name, default="", help="the set of this name"
     )
@@ -31,19 +32,35 @@ def add_root_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--root", metavar="DIR", type=Path, help="the project (default: this folder, or one around it)")
 
 
+def add_dir_option(parser: argparse.ArgumentParser) -> None:
+    """Declare the option that names the folder of the baselines."""
+    default = "those that the project's ini key lens_baseline_dir names, else lens_baselines in it"
+    parser.add_argument("--dir", metavar="DIR", type=Path, help=f"its baselines (default: {default})")
+
+
 def find_root(options: argparse.Namespace) -> Path:
     """Return the project, and note it in the options: by default the folder with baselines that this one is in.
+
+    Where the project's ini file has the key ``lens_baseline_dir``, it is the folder of that file, and its baselines are
+    noted, too.
 
     Raises
     ------
     CommandError
-        If it is no folder.
+        If it is no folder, or its settings cannot be read.
     """
+    if options.root is not None and not options.root.is_dir():
+        raise CommandError(f"--root: expected a folder, got {str(options.root)!r}")
+    if options.dir is None and (found := baseline_dir(options.root or Path())):
+        options.root = _from_here(found.root) if options.root is None else options.root
+        options.dir = _from_here(found.folder)
     if options.root is None:
         options.root = _folder_with_baselines(Path.cwd())
-    if not options.root.is_dir():
-        raise CommandError(f"--root: expected a folder, got {str(options.root)!r}")
     return Path(options.root)
+
+
+def _from_here(path: Path) -> Path:
+    return Path(os.path.relpath(path))
 
 
 def _folder_with_baselines(here: Path) -> Path:

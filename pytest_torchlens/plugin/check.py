@@ -78,7 +78,7 @@ class Check:
             pytest.fail(f"lens_check: {error}", pytrace=False)
         for listener in listeners:
             listener(key, history, snapshot, found)
-        text = comparison_text(found, key, key, command_options(self._item.config))
+        text = comparison_text(found, key, key, command_options(self._item.config), self._item.nodeid)
         self._item.add_report_section("call", "lens", text)
         if found.fails:
             pytest.fail(text, pytrace=False)

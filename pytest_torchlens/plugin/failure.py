@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
@@ -17,6 +18,7 @@ from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import Stage
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from collections.abc import Sequence
 
     import pytest
@@ -54,9 +56,11 @@ def _failure_text(report: ModelReport, config: pytest.Config) -> str:
         return _error(report, report.error)
     if report.comparison is not None and report.comparison.fails:
         name, key = f"{report.zoo}:{report.name}", key_of(report.zoo, report.name)
-        return comparison_text(report.comparison, name, key, command_options(config))
+        from pytest_torchlens.report.summary import command_name
+
+        return comparison_text(report.comparison, name, key, command_options(config), command_name(report))
     if report.outcome is Outcome.FAILED and report.stage is Stage.CHECK:
-        return checks_failed_text(report.checks, f"{report.zoo}:{report.name}")
+        return checks_failed_text(report.checks, f"{report.zoo}:{report.name}", partial(_to_reproduce, report, config))
     if report.verdict is None or report.outcome is not Outcome.FAILED:
         return ""
     failed = report.verdict.failed_parts
@@ -69,8 +73,10 @@ def _failure_text(report: ModelReport, config: pytest.Config) -> str:
     return "\n".join(lines)
 
 
-def checks_failed_text(results: Sequence[CheckResult], name: str) -> str:
-    """Return what fails a model: each failed check, with its place and what to do."""
+def checks_failed_text(
+    results: Sequence[CheckResult], name: str, to_reproduce: Callable[[CheckResult], str] = lambda result: ""
+) -> str:
+    """Return what fails a model: each failed check, with its place, what to do, and the command that reproduces it."""
     failed = [result for result in results if result.fails]
     lines = [f"{name}: failed {', '.join(result.name for result in failed)} (--lens-checks)"]
     for result in failed:
@@ -82,10 +88,18 @@ def checks_failed_text(results: Sequence[CheckResult], name: str) -> str:
             "values": result.failure.values,
             "notes": "; ".join(result.notes),
             "not looked at": "; ".join(result.unseen),
+            "to reproduce": to_reproduce(result),
         }
         lines += ["", f"{result.name}: {sentence}" if sentence else result.name, *_failure(result.failure)]
         lines += [f"      {word}: {text}" for word, text in facts.items() if text]
     return "\n".join(lines)
+
+
+def _to_reproduce(report: ModelReport, config: pytest.Config, result: CheckResult) -> str:
+    from pytest_torchlens.report.summary import to_reproduce
+
+    command = to_reproduce(report, result)
+    return command and command + command_options(config, only_root=True)
 
 
 def _failed_by_condition(report: ModelReport) -> str:

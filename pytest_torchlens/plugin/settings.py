@@ -264,15 +264,19 @@ def fail_on_of(config: pytest.Config) -> tuple[str, ...]:
     return fail_on
 
 
-def command_options(config: pytest.Config) -> str:
-    """Return the options with which ``pytest-lens`` finds the baselines of a run, each after a space."""
+def command_options(config: pytest.Config, *, only_root: bool = False) -> str:
+    """Return the options with which ``pytest-lens`` finds the baselines of a run, each after a space.
+
+    With `only_root` those with which it finds the project.
+    """
     here, root, folder = config.invocation_params.dir, config.rootpath, config.getini("lens_baseline_dir")
     options = {
         "root": os.path.relpath(root, here) if root != here else "",
         "dir": os.path.relpath(root / folder, here) if folder else "",
         "baseline": config.getoption("lens_baseline") or "",
     }
-    return "".join(f" {shlex.quote(f'--{name}={value}')}" for name, value in options.items() if value)
+    wanted = ["root"] if only_root else [*options]
+    return "".join(f" {shlex.quote(f'--{name}={options[name]}')}" for name in wanted if options[name])
 
 
 def _baseline_name(name: str | None) -> str:

@@ -258,6 +258,10 @@ class Player:
         """Return the tensors for ``call.outputs``: those it returned, or else those it overwrote."""
         return returned if call.returned else tuple([self._tensors[value.slot] for value in call.outputs])
 
+    def renew_settings(self) -> None:
+        """Set the recorded settings anew at the next call: another player has set its own since."""
+        self._ambient = -1
+
     def _apply_settings(self, number: int) -> None:
         self._settings.close()
         self._settings.enter_context(ambient.in_force(self.recording.ambient.rows[number]))

@@ -81,6 +81,7 @@ class Pages:
             "failed_at": summary.failed_at,
             "baseline_kind": summary.baseline_kind,
             "waits": summary.waits,
+            "to_reproduce": summary.to_reproduce,
         }
         self.jinja.globals["failed_how"] = summary.failed_how
         self.jinja.globals |= assets()

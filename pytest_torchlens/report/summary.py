@@ -6,17 +6,21 @@ import shlex
 from collections import Counter
 from dataclasses import dataclass
 from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from pytest_torchlens.baseline.store import key_of
+from pytest_torchlens.checks.catalog import CHECKS
 from pytest_torchlens.records import TESTS_ZOO
 from pytest_torchlens.records import Change
+from pytest_torchlens.records import CheckStatus
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import Severity
 from pytest_torchlens.records import Stage
 from pytest_torchlens.records import Unproven
 from pytest_torchlens.records import count_text
+from pytest_torchlens.records.model_names import ZOO_ENDINGS
 from pytest_torchlens.report.drawings import row_id
 
 if TYPE_CHECKING:
@@ -29,6 +33,8 @@ if TYPE_CHECKING:
     from pytest_torchlens.records import ErrorRecord
     from pytest_torchlens.records import ModelReport
     from pytest_torchlens.records import SourcePlace
+
+ZOO_FOLDER = "model_zoo_configs"
 
 
 @dataclass(frozen=True)
@@ -188,6 +194,21 @@ def waits(report: ModelReport) -> str:
     if found is None or found.verdict is Change.IDENTICAL or found.stored or found.against or found.unwritten:
         return ""
     return shlex.quote(key_of(report.zoo, report.name))
+
+
+def to_reproduce(report: ModelReport, check: CheckResult) -> str:
+    """Return the command that reproduces a failed check; empty if no operation is accused, or it is a project's own."""
+    is_known = check.name in {one.name for one in CHECKS if one.name != "state"}  # which accuses no operation's kernel
+    if check.status is not CheckStatus.FAILED or not check.operation or not is_known or not report.zoo:
+        return ""
+    return f"pytest-lens repro {shlex.quote(command_name(report))} --check={check.name}"
+
+
+def command_name(report: ModelReport) -> str:
+    """Return how a command of ``pytest-lens`` in rootdir names a model: a zoo in no usual folder by its file."""
+    file = PurePosixPath(report.nodeid.partition("::")[0])
+    is_found = not report.nodeid or file.parent.name == ZOO_FOLDER or file.suffix not in ZOO_ENDINGS
+    return f"{report.zoo}:{report.name}" if is_found else report.nodeid
 
 
 def failed_at(report: ModelReport) -> str:

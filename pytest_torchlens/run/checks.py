@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from pytest_torchlens.checks.catalog import PlannedCheck
+from pytest_torchlens.checks.evidence import Evidence
 from pytest_torchlens.checks.frame import run_checks
 from pytest_torchlens.checks.subject import Subject
 from pytest_torchlens.checks.subject import Tools
@@ -24,6 +25,7 @@ def check_model(
     plan: Sequence[PlannedCheck],
     seed: int | None = None,
     build: Callable[[], nn.Module] | None = None,
+    witness: Callable[[Evidence], object] = lambda evidence: None,
 ) -> tuple[CheckResult, ...]:
     """Run checks of a model, and leave it, its inputs, the generators and settings of the process as they were.
 
@@ -39,7 +41,10 @@ def check_model(
         Seed before each pass; None begins each from the present state of the generators.
     build
         Makes a fresh instance of the model; None if nobody knows how.
+    witness
+        Gets what a failed check accuses.
     """
-    subject = Subject(model, *inputs, tools=Tools(snapshot=ModelState, build=build, child=run_in_child), seed=seed)
+    tools = Tools(snapshot=ModelState, build=build, child=run_in_child, witness=witness)
+    subject = Subject(model, *inputs, tools=tools, seed=seed)
     with preserved_global_state():
         return run_checks(subject, plan)

@@ -7,20 +7,23 @@ import os
 import subprocess
 import sys
 
+from pytest_torchlens.zoo.zoo_modules import adopt_files
+from pytest_torchlens.zoo.zoo_modules import known_files
+
 
 class ChildError(RuntimeError):
     """The other process gave no answer; the message says why."""
 
 
 def run_in_child(job: bytes, seconds: float) -> bytes:
-    """Give a job to a new process of this interpreter, and return its answer.
+    """Give a job to a new process of this interpreter, which imports what this one can, and return its answer.
 
     Raises
     ------
     ChildError
         If it does not answer.
     """
-    command = [sys.executable, "-m", __name__, json.dumps(sys.path)]
+    command = [sys.executable, "-m", __name__, json.dumps([sys.path, known_files()])]
     try:
         run = subprocess.run(command, input=job, capture_output=True, timeout=max(seconds, 1.0), check=False)  # noqa: S603
     except subprocess.TimeoutExpired:
@@ -33,7 +36,8 @@ def run_in_child(job: bytes, seconds: float) -> bytes:
 
 def main() -> None:
     """Answer the job on standard input; what the model prints goes to standard error."""
-    sys.path[:] = json.loads(sys.argv[1])
+    sys.path[:], files = json.loads(sys.argv[1])
+    adopt_files(files)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     job = sys.stdin.buffer.read()

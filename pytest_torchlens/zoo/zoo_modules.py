@@ -11,6 +11,7 @@ import importlib.util
 import itertools
 import sys
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from importlib.machinery import SourceFileLoader
@@ -43,14 +44,29 @@ def run_file(path: Path) -> ModuleType:
     return module
 
 
+def known_files() -> dict[str, str]:
+    """Return the files of the modules so far, by name: `adopt_files` makes them known to another process."""
+    return {name: str(path) for name, path in _files.items()}
+
+
+def adopt_files(files: Mapping[str, str]) -> None:
+    """Let modules be imported by the names that another process gave to them: those of pickled classes."""
+    _files.update({name: Path(path) for name, path in files.items()})
+    _find_files()
+
+
+def _find_files() -> None:
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())  # before the one that finds modules in packages
+
+
 def _name_of(path: Path) -> str:
     """Return the module name of a file: a user's module or another zoo's file may have the same stem."""
     stem = path.parent.name if path.name == _INIT else path.stem
     names = (f"zoo_file_{stem}" + (f"_{number}" if number > 1 else "") for number in itertools.count(1))
     name = next(name for name in names if _files.get(name, path) == path and _is_free(name, path))
     _files[name] = path
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())  # before the one that finds modules in packages
+    _find_files()
     return name
 
 

@@ -119,6 +119,39 @@ def test_the_project_is_found_from_a_folder_inside_it(store, tmp_path, monkeypat
     assert main(["accept", "zoo:other", "--root=."]) == 2
 
 
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("pytest.ini", "[pytest]\nlens_baseline_dir = kept/here\naddopts = --cov -p no:nothing\n"),
+        ("pyproject.toml", "[tool.pytest.ini_options]\nlens_baseline_dir = 'kept/here'\n"),
+    ],
+)
+def test_the_folder_of_the_ini_key_is_found_from_inside_and_outside(
+    file, text, snapshots, tmp_path, monkeypatch, capsys
+):
+    (tmp_path / file).write_text(text, encoding="utf-8")
+    store = Store.of(tmp_path, tmp_path / "kept" / "here")
+    store.accept("zoo/small", snapshots[0])
+    store.keep("zoo/small", snapshots[1])
+    (tmp_path / "inner").mkdir()
+    monkeypatch.chdir(tmp_path / "inner")
+    assert main(["diff", "zoo:small"]) == 1
+    assert main(["matrix", "../kept/here", "../kept/here"]) == 0
+    assert main(["show", "zoo:small"]) == 0
+    assert main(["ls", "--dir=../elsewhere", "--root=.."]) == 0
+    assert "0 baselines" in capsys.readouterr().out.splitlines()[-1]
+    monkeypatch.chdir(tmp_path.parent)
+    assert main(["accept", "zoo:small", f"--root={tmp_path.name}"]) == 0
+    assert capsys.readouterr().out == f"stored {tmp_path.name}/kept/here/zoo/small.json\n"
+    assert store.load("zoo/small").measured == snapshots[1].measured
+
+
+def test_settings_that_pytest_cannot_read_are_told(store, tmp_path, capsys):
+    (tmp_path / "pytest.ini").write_text("[pytest\nlens_baseline_dir = here\n", encoding="utf-8")
+    assert main(["ls"]) == 2
+    assert "pytest cannot read the project's settings: " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("kind", ["folder", "file"])
 def test_a_repository_inside_another_changes_nothing_of_the_outer_one(kind, store, tmp_path, monkeypatch, capsys):
     inner = tmp_path / "inner" / "package"

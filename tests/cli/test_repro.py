@@ -67,12 +67,16 @@ KERNELS = torch.library.Library("aten", "IMPL")
 COUNT = itertools.count()
 LAST = []
 FAULTS = {
-    "scale": lambda t: t * (1 + 2**-9),
-    "spot": lambda t: torch.where(torch.arange(t.numel()).view(t.shape) == 3, t + t.abs().max() / 8, t),
-    "nan": lambda t: torch.where(t == t.max(), torch.nan, t),
-    "strides": lambda t: t.t().contiguous().t(),
-    "unsteady": lambda t: t * (1 + next(COUNT) % 7 * 2**-9),
-    "note": lambda t: LAST.__setitem__(slice(None), [t.data_ptr()]) or t,
+    "scale": lambda t, x: t * (1 + 2**-9),
+    "spot": lambda t, x: torch.where(torch.arange(t.numel()).view(t.shape) == 3, t + t.abs().max() / 8, t),
+    "nan": lambda t, x: torch.where(t == t.max(), torch.nan, t),
+    "strides": lambda t, x: t.t().contiguous().t(),
+    "unsteady": lambda t, x: t * (1 + next(COUNT) % 7 * 2**-9),
+    "with threads": lambda t, x: t * (1 + 2**-9) if torch.get_num_threads() > 1 else t,
+    "in batches": lambda t, x: t * (1 + 2**-9) if x.shape[0] % 2 == 0 else t,
+    "mixing rows": lambda t, x: t + t.mean(0) / 8,
+    "in channels_last": lambda t, x: t * (1 + 2**-9) if x.dim() == 4 and not x.is_contiguous() else t,
+    "note": lambda t, x: LAST.__setitem__(slice(None), [t.data_ptr()]) or t,
 }
 
 
@@ -86,7 +90,7 @@ def replaced(name, fault):
         if fault == "after":
             wrong = first * 2 if x.data_ptr() in LAST else first
         else:
-            wrong = FAULTS[fault](first)
+            wrong = FAULTS[fault](first, x)
         if name.partition(".")[0].endswith("_"):
             return first.copy_(wrong)
         return (wrong, *others) if others else wrong

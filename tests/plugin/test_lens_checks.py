@@ -66,6 +66,7 @@ def test_a_failed_check_fails_the_model_and_names_operation_and_line(folder: Pat
             "  mul_1_1: the output differs in a second call",
             "      at: *models.py:13, in forward",
             "      what to do: *",
+            "      to reproduce: pytest-lens repro zoo/net.yaml::counting --check=repeat",
             "net:counting *FAILED repeat at mul_1_1*1 failed (repeat)",
             "net:good *1 passed",
         ]
@@ -84,6 +85,7 @@ def test_results_stand_in_json_table_junit_markdown_and_on_the_page(folder: Path
     page = next(Path("out").rglob("counting*.html")).read_text(encoding="utf-8")
     assert "another way" in page
     assert "differs in a second call" in page
+    assert "pytest-lens repro zoo/net.yaml::counting --check=repeat" in page
     assert main(["merge", "out", "--out", "all"]) == 0
     merged = json.loads(Path("all/report.json").read_text(encoding="utf-8"))["models"]
     assert [model["checks"] for model in merged] == [model["checks"] for model in models]
@@ -138,6 +140,41 @@ def test_a_worker_process_runs_checks(folder: Path, pytester: pytest.Pytester) -
     result = run(pytester, "--lens-checks=repeat", "--lens-isolate")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["  mul_1_1: the output differs in a second call"])
+
+
+LAYERS = """
+from torch import nn
+
+
+class Twice(nn.Module):
+    def forward(self, x):
+        return x * 2
+"""
+WITH_LAYERS = """
+from torch import nn
+
+from layers import Twice
+
+
+class Net(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Linear(4, 2), Twice())
+
+
+def zoo():
+    return {"net": Net}
+"""
+
+
+@pytest.mark.slow
+def test_a_pickled_model_of_a_zoos_own_files_is_loaded_in_another_process(
+    folder: Path, pytester: pytest.Pytester
+) -> None:
+    (folder / "layers.py").write_text(LAYERS, encoding="utf-8")
+    (folder / "models.py").write_text(WITH_LAYERS, encoding="utf-8")
+    (folder / "net.yaml").write_text(ZOO + "  checks: {state: {ways: pickle}}\n", encoding="utf-8")
+    result = run(pytester, "-v")
+    result.stdout.fnmatch_lines(["  check state  passed, 1 output *"])
 
 
 def test_a_check_of_the_project_runs_beside_ours(folder: Path, pytester: pytest.Pytester) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-_OWN = {torch.float64: 2.0**-40, torch.float32: 2.0**-17, torch.float16: 2.0**-9, torch.bfloat16: 2.0**-6}
+OWN_ERROR = {torch.float64: 2.0**-40, torch.float32: 2.0**-17, torch.float16: 2.0**-9, torch.bfloat16: 2.0**-6}
 _PARTS = {torch.complex128: torch.float64, torch.complex64: torch.float32, torch.complex32: torch.float16}
 _KEPT = 0.25
 """A smaller input shows the same fault if it shows at least this part of the difference."""
@@ -20,6 +20,8 @@ class Form(enum.Enum):
     VALUES = "values"
     FORM = "shape, dtype or strides"
     REPEATS = "values of each run"
+    GRADIENTS = "gradients of the inputs"
+    RAISES = "an error in place of a result"
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def _of_values(expected: torch.Tensor, one: torch.Tensor, other: torch.Tensor, w
     scale = float(one[one.isfinite()].abs().max()) if one.isfinite().any() else 0.0
     largest = float((other - one)[wrong].abs().nan_to_num(math.inf).max())
     size = largest / (scale or 1.0)
-    limit = min(size * _KEPT, _OWN.get(_PARTS.get(expected.dtype, expected.dtype), 0.0)) * (scale or 1.0)
+    limit = min(size * _KEPT, OWN_ERROR.get(_PARTS.get(expected.dtype, expected.dtype), 0.0)) * (scale or 1.0)
     words = (
         f"{int(wrong.sum())} of {wrong.numel()} values differ, by up to {largest:.2g} ({size:.1e} of the largest value)"
     )

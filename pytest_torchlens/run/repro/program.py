@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
 from dataclasses import replace
 from itertools import count
 from typing import Any
+from typing import Protocol
 
 import torch
 
@@ -37,6 +39,25 @@ Stored = Callable[[Call, str, Read], torch.Tensor | None]
 """Returns a better tensor than the replay's for an argument of a call, by its path; None if there is none."""
 
 
+class Way(Protocol):
+    """How the calls of a program run another way: its text has the functions ``plain`` and ``other``."""
+
+    together: bool
+    """Whether inputs of one shape say the same of the same elements, so that they shrink together or not at all."""
+
+    def settings(self, program: Program) -> Mapping[str, str]:
+        """Return the settings of the process that hold for both functions."""
+
+    def functions(self, program: Program) -> str:
+        """Return both functions as code."""
+
+    def ending(self, program: Program, *, is_complex: bool) -> str:
+        """Return the code that runs them and ends with 0 or 1."""
+
+    def with_result(self, place: int) -> Way:
+        """Return the way of a program with one of its results alone."""
+
+
 @dataclass(frozen=True)
 class Program:
     """A few calls, the tensors that they read, and what they return.
@@ -53,6 +74,8 @@ class Program:
         Settings of the process that the calls ran under, in words as `ambient.in_words` has them.
     leaves
         Names of the inputs that require gradients.
+    way
+        How the calls run another way, to be compared with this one; None to compare environments.
     """
 
     inputs: dict[str, torch.Tensor]
@@ -60,6 +83,7 @@ class Program:
     results: tuple[str, ...]
     settings: dict[str, str] = field(default_factory=dict)
     leaves: tuple[str, ...] = ()
+    way: Way | None = None
 
     @property
     def size(self) -> int:
@@ -68,7 +92,8 @@ class Program:
 
     def with_result(self, place: int) -> Program:
         """Return it with one of its results alone."""
-        return replace(self, results=(self.results[place],))
+        way = self.way and self.way.with_result(place)
+        return replace(self, results=(self.results[place],), way=way)
 
 
 def why_unprintable(recording: Recording, number: int) -> str:
@@ -111,7 +136,12 @@ class ProgramPlayer(Player):
         return result
 
 
-def program_of(recording: Recording, numbers: list[int], stored: Stored) -> Program:
+def program_of(
+    recording: Recording,
+    numbers: Sequence[int],
+    stored: Stored = lambda call, path, read: None,
+    prepare: Callable[[Player], object] = lambda player: None,
+) -> Program:
     """Return the program of some calls; its results are those of the last one.
 
     Parameters
@@ -122,6 +152,8 @@ def program_of(recording: Recording, numbers: list[int], stored: Stored) -> Prog
         Numbers of printable calls, in order.
     stored
         Where a tensor comes from that is not to be computed here.
+    prepare
+        Puts other inputs in the place of the recorded ones.
 
     Raises
     ------
@@ -130,6 +162,7 @@ def program_of(recording: Recording, numbers: list[int], stored: Stored) -> Prog
     """
     builder = _Builder(recording, set(numbers), stored)
     with ProgramPlayer(recording) as player:
+        prepare(player)
         for number, call in enumerate(recording.calls[: numbers[-1] + 1]):
             if number in builder.members:
                 builder.read(player, call)
@@ -140,6 +173,23 @@ def program_of(recording: Recording, numbers: list[int], stored: Stored) -> Prog
     return builder.program(recording.calls[numbers[-1]])
 
 
+def inputs_of(recording: Recording, number: int) -> dict[str, torch.Tensor]:
+    """Return what a call reads, by the names of a program's inputs, without running it.
+
+    Raises
+    ------
+    UnprintableError
+        If a tensor cannot be stored.
+    """
+    builder = _Builder(recording, {number}, lambda call, path, read: None)
+    with ProgramPlayer(recording) as player:
+        for at, call in enumerate(recording.calls[:number]):
+            returned, _ = player.play(at, call, player.arguments(call))
+            player.store(at, call, returned)
+        builder.read(player, recording.calls[number])
+    return builder.inputs
+
+
 class _Builder:
     def __init__(self, recording: Recording, members: set[int], stored: Stored) -> None:
         self.members = members
@@ -147,7 +197,7 @@ class _Builder:
         self._stored = stored
         self._names: dict[tuple[int, ...], Name] = {}
         """Expression of each value and the writes from outside that show in it, by id."""
-        self._inputs: dict[str, torch.Tensor] = {}
+        self.inputs: dict[str, torch.Tensor] = {}
         self._leaves: list[str] = []
         self._statements: list[Statement] = []
         self._reads: dict[int, Name] = {}
@@ -173,7 +223,7 @@ class _Builder:
         if reason := why_not_storable(tensor):
             raise UnprintableError(f"its argument {path} is a tensor {reason}, which safetensors cannot store")
         name = self._unused(self._input_name(value))
-        self._inputs[name] = copy_with_layout(tensor)
+        self.inputs[name] = copy_with_layout(tensor)
         if value.requires_grad and not any(value.slot in self._recording.calls[n].writes for n in self.members):
             self._leaves.append(name)
         return Name(name)
@@ -184,7 +234,7 @@ class _Builder:
         return name if name.isidentifier() else "x"
 
     def _unused(self, name: str) -> str:
-        taken = {*self._inputs, *(statement.target for statement in self._statements)}
+        taken = {*self.inputs, *(statement.target for statement in self._statements)}
         return next(one for number in count() if (one := f"{name}{number or ''}") not in taken | _RESERVED)
 
     def add(self, number: int, call: Call, paths: list[str]) -> None:
@@ -215,7 +265,7 @@ class _Builder:
         if call.random is None:
             return ""
         name = self._unused("rng_state")
-        self._inputs[name] = call.random.state.clone()
+        self.inputs[name] = call.random.state.clone()
         where = "torch" if call.random.generator.device.type == "cpu" else f"torch.{call.random.generator.device.type}"
         return f"{where}.set_rng_state({name})"
 
@@ -223,7 +273,7 @@ class _Builder:
         """Return the finished program."""
         results = tuple(self._names[(id(value),)].text for value in end.outputs)
         settings = ambient.in_words(self._recording.ambient.rows[end.ambient])
-        return Program(self._inputs, tuple(self._statements), results, settings, tuple(self._leaves))
+        return Program(self.inputs, tuple(self._statements), results, settings, tuple(self._leaves))
 
 
 _RESERVED = {"torch", "sys", "json", "math", "compute", "load", "expected", "Path", "lambda"}

@@ -95,7 +95,7 @@ def reproduce_pass(both: Pass, operation: str, other: str | None, folder: Path |
         As `reproduce`.
     """
     accused = both.accused(operation)
-    folder = folder or Path(_folder_name(accused))
+    folder = folder or Path(folder_name(accused))
     check_is_ours(folder)
     try:
         with Bench(sys.executable, other) as bench:
@@ -161,7 +161,7 @@ class _Reproducing:
     # -- what the file says ------------------------------------------------------------------------------------------
 
     def _story(self, program: Program, gap: Gap) -> Story:
-        function = _function(program)
+        function = function_name(program)
         suspect, trusted = self._bench.suspect, self._bench.trusted
         there = f" than in {_named(trusted.torch)}" if trusted and trusted.torch != suspect.torch else ""
         what = {
@@ -172,7 +172,7 @@ class _Reproducing:
         good = trusted.words if trusted else "from the saved baseline; not confirmed in the other environment"
         origin = [f"From {self._accused.model}, at {self._accused.operation}."]
         if self._accused.source_line:
-            origin.append(f"Line: {_short(self._accused.source_line)}")
+            origin.append(f"Line: {short_place(self._accused.source_line)}")
         origin.append("Needs torch alone. Exit status: 0 where the result is as expected, 1 where it is not.")
         environments = [f"expected: {good}"] if gap.form is not Form.REPEATS else []
         environments += [f"got:      {suspect.words}", f"          {gap.words}"]
@@ -198,11 +198,12 @@ class _Reproducing:
         return Reproduction(self._accused.operation, script, is_confirmed, tuple(lines))
 
 
-def _folder_name(accused: Accused) -> str:
+def folder_name(accused: Accused) -> str:
+    """Return the folder of a reproduction, if none is named."""
     return "-".join(["repro", *re.findall(r"[\w.]+", f"{accused.model} {accused.operation}")])
 
 
-def _short(line: str) -> str:
+def short_place(line: str) -> str:
     """Return a line's place without what is only on this machine."""
     posix = line.replace("\\", "/")
     return posix.rpartition("site-packages/")[2].removeprefix(f"{Path.cwd().as_posix()}/")
@@ -212,6 +213,7 @@ def _named(version: str) -> str:
     return f"torch {version.partition('+')[0]}"
 
 
-def _function(program: Program) -> str:
+def function_name(program: Program) -> str:
+    """Return the function of the accused call."""
     name = program.statements[-1].function
     return f"torch.Tensor{name.replace('=', '.')}" if name[0] in ".=" else name

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +13,7 @@ import torch
 from pytest_torchlens.run.repro.gap import Form
 from pytest_torchlens.run.repro.gap import Gap
 from pytest_torchlens.run.repro.program import Program
+from pytest_torchlens.run.repro.program import Way
 from pytest_torchlens.run.repro.statements import WIDTH
 
 SCRIPT, TENSORS = "repro.py", "tensors.safetensors"
@@ -39,22 +42,61 @@ _DTYPES = {
 
 def program_text(program: Program) -> str:
     """Return the imports, the settings and the function ``compute`` of a program: all that a trial runs."""
+    head, functions = _parts(program)
+    if program.way is not None:
+        functions = f"{functions}\n\n\n{_BOTH}"
+    return "\n".join(["import torch", "", head, "", "", functions, ""])
+
+
+_BOTH = """def compute(**tensors):
+    one, two = (way(**{name: tensor.clone() for name, tensor in tensors.items()}) for way in (plain, other))
+    one, two = (results if isinstance(results, tuple) else (results,) for results in (one, two))
+    return *[result.contiguous() for result in one], *[result.contiguous() for result in two]"""
+
+
+def _parts(program: Program) -> tuple[str, str]:
+    """Return the lines that set what holds for the process, and the functions."""
+    if program.way is not None:
+        return "\n".join(settings_lines(program.way.settings(program))), program.way.functions(program)
+    return "\n".join(settings_lines(program.settings)), definition_text(program, "compute")
+
+
+def definition_text(
+    program: Program, name: str, before: Sequence[str] = (), layouts: Sequence[str] | None = None
+) -> str:
+    """Return the function of a program's calls.
+
+    Parameters
+    ----------
+    program
+        The program.
+    name
+        Of the function.
+    before
+        Lines at its beginning.
+    layouts
+        Lines that give the inputs what the file does not hold; None for those of the program's inputs.
+    """
     *first, last = program.statements
     returns = program.results == (last.target,)
-    body = [*_layouts(program), *(line for statement in first for line in statement.lines())]
+    made = layout_lines(program, program.inputs) if layouts is None else layouts
+    body = [*before, *made, *(line for statement in first for line in statement.lines())]
     body += last.lines(returns=returns) + ([] if returns else [f"return {', '.join(program.results)}"])
-    head = [*_settings(program.settings), "", "", *_decorators(program.settings)]
-    names = ", ".join(program.inputs)
-    signature = [f"def compute({names}):"] if len(names) <= WIDTH else ["def compute(", f"    {names}", "):"]
-    function = [*signature, *(f"    {line}" for line in body)]
-    return "\n".join(["import torch", "", *head, *function, ""])
+    lines = [*_decorators(program.settings), *signature(name, program.inputs), *(f"    {line}" for line in body)]
+    return "\n".join(lines)
 
 
-def _settings(words: Mapping[str, str]) -> Iterator[str]:
-    """Yield the lines that make the settings of the process what they were, where that is not the default."""
+def signature(name: str, parameters: Iterable[str]) -> list[str]:
+    """Return the first lines of a function."""
+    names = ", ".join(parameters)
+    return [f"def {name}({names}):"] if len(names) <= WIDTH else [f"def {name}(", f"    {names}", "):"]
+
+
+def settings_lines(words: Mapping[str, str], *, defaults: bool = True) -> Iterator[str]:
+    """Yield the lines that set the settings of the process; with `defaults` only those that are not the default."""
     for name, (default, line) in _SETTINGS.items():
         word = words.get(name, "unknown")
-        if word not in (default, "unknown"):
+        if word not in (default if defaults else "unknown", "unknown"):
             yield line.format(word, on=word == "on")
 
 
@@ -86,9 +128,9 @@ def _decorators(words: Mapping[str, str]) -> Iterator[str]:
         yield "@torch.no_grad()"
 
 
-def _layouts(program: Program) -> Iterator[str]:
-    """Yield the lines that give inputs what the file does not hold: strides, a device, gradients."""
-    for name, tensor in program.inputs.items():
+def layout_lines(program: Program, inputs: Mapping[str, torch.Tensor]) -> Iterator[str]:
+    """Yield the lines that give some inputs what the file does not hold: strides, a device, gradients."""
+    for name, tensor in inputs.items():
         if tensor.is_complex():
             yield f"{name} = torch.view_as_complex({name})"
         if tensor.numel() == 0:
@@ -168,11 +210,12 @@ def script_text(program: Program, expected: torch.Tensor | None, gap: Gap, story
     names = {dtype: name for dtype, name in _DTYPES.items() if dtype in used}
     dtypes = ", ".join(f'"{name}": {dtype}' for dtype, name in names.items())
     imports = "import json\nimport math\nimport sys\nfrom pathlib import Path\n"
-    settings, _, function = program_text(program).removeprefix("import torch\n").strip("\n").rpartition("\n\n\n")
-    constants = [settings, f"DTYPES = {{{dtypes}}}", *([f"LIMIT = {gap.limit!r}"] if gap.form is Form.VALUES else [])]
+    settings, functions = _parts(program)
+    limit = [f"LIMIT = {gap.limit!r}"] if gap.form is Form.VALUES or (gap.form in _WITH_LIMIT and program.way) else []
+    constants = [settings, f"DTYPES = {{{dtypes}}}", *limit]
     head = f'"""{story.text}\n"""\n\n{imports}\nimport torch\n'
-    main = _main({Form.VALUES: _VALUES, Form.FORM: _FORM, Form.REPEATS: _REPEATS}[gap.form], expected)
-    return f"{head}\n{chr(10).join(filter(None, constants))}\n{_LOAD}\n\n{function}\n\n\n{main}"
+    main = _main(_MAIN[gap.form], expected) if program.way is None else _ending(program, program.way, expected)
+    return f"{head}\n{chr(10).join(filter(None, constants))}\n{_LOAD}\n\n{functions}\n\n\n{main}"
 
 
 _LOAD = '''
@@ -185,9 +228,9 @@ def load(path):
         place = {"count": math.prod(one["shape"]), "offset": start + one["data_offsets"][0]}
         yield name, torch.frombuffer(data, dtype=DTYPES[one["dtype"]], **place).clone().view(one["shape"])
 '''
-_TENSORS = f'dict(load(Path(__file__).with_name("{TENSORS}")))'
+TENSORS_TEXT = f'dict(load(Path(__file__).with_name("{TENSORS}")))'
 _VALUES = f"""if __name__ == "__main__":
-    tensors = {_TENSORS}
+    tensors = {TENSORS_TEXT}
     expected = WIDE(tensors.pop("expected"))
     got = compute(**tensors).cpu().to(expected.dtype)
     wrong = ~torch.isclose(got, expected, rtol=0, atol=LIMIT, equal_nan=True)
@@ -197,18 +240,27 @@ _VALUES = f"""if __name__ == "__main__":
     sys.exit(int(wrong.any()))
 """
 _FORM = f"""if __name__ == "__main__":
-    got = compute(**{_TENSORS})
+    got = compute(**{TENSORS_TEXT})
     got = (tuple(got.shape), got.dtype, got.stride())
     expected = EXPECTED
     print(f"torch {{torch.__version__}}: {{got}}, expected {{expected}}")
     sys.exit(int(got != expected))
 """
 _REPEATS = f"""if __name__ == "__main__":
-    first, *others = (compute(**{_TENSORS}) for _ in range(20))
+    first, *others = (compute(**{TENSORS_TEXT}) for _ in range(20))
     wrong = sum(not torch.allclose(one, first, rtol=0, atol=0, equal_nan=True) for one in others)
     print(f"torch {{torch.__version__}}: {{wrong}} of {{len(others)}} runs give other values than the first")
     sys.exit(int(wrong > 0))
 """
+
+
+def _ending(program: Program, way: Way, expected: torch.Tensor | None) -> str:
+    return way.ending(program, is_complex=expected is not None and expected.is_complex())
+
+
+_WITH_LIMIT = (Form.FORM, Form.RAISES)
+"""Differences of two ways besides values; the file compares values, too."""
+_MAIN = {Form.VALUES: _VALUES, Form.FORM: _FORM, Form.REPEATS: _REPEATS}
 
 
 def _main(text: str, expected: torch.Tensor | None) -> str:
@@ -223,4 +275,5 @@ def _main(text: str, expected: torch.Tensor | None) -> str:
 def tensors_of(program: Program, expected: torch.Tensor | None, gap: Gap) -> dict[str, torch.Tensor]:
     """Return the tensors of the file."""
     tensors = {name: stored(tensor) for name, tensor in program.inputs.items() if tensor.numel()}
-    return tensors if expected is None or gap.form is not Form.VALUES else {**tensors, _EXPECTED: stored(expected)}
+    has_expected = expected is not None and gap.form is Form.VALUES and program.way is None
+    return {**tensors, _EXPECTED: stored(expected)} if expected is not None and has_expected else tensors

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field
 from dataclasses import replace
@@ -87,15 +86,16 @@ def _shows(outcome: Outcome, gap: Gap, program: Program) -> bool:
 
 def _cuts(program: Program) -> Iterator[_Cut]:
     numbers = {number for statement in program.statements for number in statement.numbers()}
-    for dimensions, size in _groups(program.inputs):
+    for dimensions, size in _groups(program):
         for start, length in dict.fromkeys([(0, 1), (0, size // 2), (size // 2, size - size // 2), (0, size - 1)]):
             yield _cut(program, dimensions, start, length)
             if size in numbers:
                 yield _cut(program, dimensions, start, length, size)
 
 
-def _groups(inputs: Mapping[str, torch.Tensor]) -> Iterator[tuple[list[Dimension], int]]:
+def _groups(program: Program) -> Iterator[tuple[list[Dimension], int]]:
     """Yield dimensions that are cut together, with their size: each alone, and all of one size."""
+    inputs, apart = program.inputs, program.way is None or not program.way.together
     by_size: dict[int, list[Dimension]] = {}
     for name, tensor in inputs.items():
         for dim, size in enumerate(tensor.shape if not name.startswith(_STATE) else ()):
@@ -103,7 +103,7 @@ def _groups(inputs: Mapping[str, torch.Tensor]) -> Iterator[tuple[list[Dimension
                 by_size.setdefault(size, []).append((name, dim))
     for size, dimensions in by_size.items():
         yield dimensions, size
-        if len(dimensions) > 1:
+        if len(dimensions) > 1 and apart:
             yield from (([one], size) for one in dimensions)
 
 

@@ -1,0 +1,135 @@
+"""What a failed check accuses, in the runs that it compared: `pytest-lens repro` makes a file of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import field
+from typing import Any
+
+import torch
+
+from pytest_torchlens.capture import Recording
+from pytest_torchlens.history import ModelHistory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """An operation of a recorded pass.
+
+    Attributes
+    ----------
+    history
+        The plain pass.
+    number
+        The number of the accused call.
+    alive
+        What the recordings need alive: models on whose copies they ran.
+    """
+
+    history: ModelHistory
+    number: int
+    alive: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoRuns(Evidence):
+    """It gives something else when the model is run another way.
+
+    Attributes
+    ----------
+    other
+        The pass that ran another way.
+    way
+        How it ran: ``"in a batch of 4"``.
+    """
+
+    other: ModelHistory
+    way: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaisedAnotherWay(Evidence):
+    """It raises when the model is run another way.
+
+    Attributes
+    ----------
+    recording
+        The other pass up to there: the same calls as before it in the plain pass.
+    way
+        How it ran.
+    """
+
+    recording: Recording
+    way: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixedRows(Evidence):
+    """An element of its result depends on two rows of the batch.
+
+    Attributes
+    ----------
+    changes
+        Inputs of the model by path: first with other rows after the first, then with another first row.
+    """
+
+    changes: Sequence[Mapping[str, torch.Tensor]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unsteady(Evidence):
+    """It gives something else in a second pass.  Both passes have their activations saved.
+
+    Attributes
+    ----------
+    other, other_number
+        The second pass, and its call.
+    reseeded
+        Whether the second pass began with another seed.
+    """
+
+    other: ModelHistory
+    other_number: int
+    reseeded: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class BadGradient(Evidence):
+    """Its backward gives no gradient, or a useless one.
+
+    Attributes
+    ----------
+    state
+        ``"missing"``, ``"not finite"`` or ``"zero"``.
+    gradients
+        The gradient that came to each of its outputs; None where none came.
+    """
+
+    state: str
+    gradients: Sequence[torch.Tensor | None] = field(default=())
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompiledPiece(Evidence):
+    """A run of operations, of which it is the last, gives something else when it is compiled.
+
+    Attributes
+    ----------
+    numbers
+        The numbers of its calls.
+    options
+        Arguments of `torch.compile`.
+    gradients
+        Whether its gradients differ, rather than its results.
+    """
+
+    numbers: Sequence[int]
+    options: Mapping[str, Any]
+    gradients: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported(Evidence):
+    """Its value is none of those that the exported program computes."""

@@ -1,0 +1,179 @@
+"""``pytest-lens repro --check``: failed checks, with kernels of PyTorch's own replaced beneath the recorder."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_torchlens.cli import main
+from tests.cli.test_repro import Project
+from tests.cli.test_repro import environment
+from tests.cli.test_repro import exit_status
+from tests.cli.test_repro import needs_kernels
+from tests.cli.test_repro import slow
+
+__all__ = ["environment"]
+MODELS = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.linear = nn.Conv2d(3, 4, 3), nn.Linear(4, 4)
+
+    def forward(self, x):
+        x = F.silu(self.conv(x)).mean((2, 3))
+        x = self.linear(x).clone()
+        return x.tanh_().sigmoid()
+
+
+class Counter(Net):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x) * self.calls
+
+
+class Detached(Net):
+    def forward(self, x):
+        return super().forward(x.detach()).detach() + 1
+
+
+class Drops(Net):
+    def forward(self, x):
+        return F.dropout(super().forward(x), 0.5)
+
+
+class Lost(Net):
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.rand(4)
+
+    def forward(self, x):
+        return super().forward(x) * self.scale
+
+
+class Strided(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x):
+        return self.conv(x).view(1, -1)
+
+
+def zoo():
+    return {kind.__name__.lower(): kind for kind in (Net, Counter, Detached, Drops, Lost, Strided)}
+"""
+ZOO = """
+provider: "python:models.py:zoo"
+defaults:
+  input: {shape: [1, 3, 8, 8]}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, environment: tuple[Path, Path]) -> Project:
+    made = Project(tmp_path, *environment)
+    write(tmp_path)
+    return made
+
+
+def write(folder: Path) -> None:
+    (folder / "models.py").write_text(MODELS, encoding="utf-8")
+    (folder / "net.yaml").write_text(ZOO, encoding="utf-8")
+
+
+@slow
+@needs_kernels
+@pytest.mark.parametrize(
+    ("check", "faults", "operation", "code"),
+    [
+        ("threads", {"silu": "with threads"}, "silu_1_2", "torch.set_num_threads(2)"),
+        ("layout", {"silu": "in channels_last"}, "silu_1_2", "x = x.to(memory_format=torch.channels_last)"),
+        ("batch-size", {"sigmoid": "in batches"}, "sigmoid_1_7", "x = x[:1]"),
+        ("rows", {"sigmoid": "mixing rows"}, "sigmoid_1_7", "others = operation(x_others)"),
+        ("repeat", {"sigmoid": "unsteady"}, "sigmoid_1_7", "x.sigmoid()"),
+        ("gradients", {"sigmoid_backward": "nan"}, "sigmoid_1_7", "torch.autograd.grad([y], [x], [gradient]"),
+        ("compile", {"tanh": "scale"}, "tanh_1_6", 'other = torch.compile(plain, backend="aot_eager")'),
+    ],
+)
+def test_a_wrong_kernel_fails_there_and_passes_here(
+    project: Project, check: str, faults: dict[str, str], operation: str, code: str
+):
+    project.break_kernels(faults)
+    status, output = project.repro("net.yaml::net", f"--check={check}", f"--against={sys.executable}")
+    assert (status, output.splitlines()[-1]) == (0, "confirmed: it fails here, with torch alone"), output
+    assert output.startswith(f"net:net, {operation}: {check}: ")
+    assert "\nthere: exit 0: " in output
+    script = project.script()
+    text = script.read_text(encoding="utf-8")
+    assert code in text
+    assert len(text.splitlines()) < 65
+    assert max(map(len, text.splitlines())) <= 120
+    ast.parse(text)
+    assert (exit_status(project.python, script), exit_status(sys.executable, script)) == (1, 0)
+
+
+@slow
+@pytest.mark.parametrize(
+    ("model", "check", "line", "mend"),
+    [
+        ("strided", "layout", "view_1_2: layout: the model raised RuntimeError", ("x.view(1, -1)", "x.reshape(1, -1)")),
+        (
+            "detached",
+            "gradients",
+            "requires_grad of the result is False, of its input True",
+            ("x.detach()", "x.clone()"),
+        ),
+        ("drops", "train-eval", "19 of 19 runs give other values than the first", ("0.5, True", "0.5, False")),
+    ],
+)
+def test_what_the_model_does_itself_fails_alone_and_passes_once_it_is_mended(
+    model: str, check: str, line: str, mend: tuple[str, str], folder: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["repro", f"net.yaml::{model}", f"--check={check}", "--out=it"]) == 0
+    assert line in capsys.readouterr().out
+    script = folder / "it" / "repro.py"
+    assert exit_status(sys.executable, script) == 1
+    text = script.read_text(encoding="utf-8")
+    assert mend[0] in text
+    script.write_text(text.replace(*mend), encoding="utf-8")
+    assert exit_status(sys.executable, script) == 0
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["net", "--check=row"], 2, "--check: expected repeat, rows"),
+        (["net", "--check=all"], 2, "--check: name one of repeat, rows"),
+        (["net", "sigmoid_1_7", "--check=rows"], 2, "--check: expected a zoo's model alone, got an operation besides"),
+        (["net", "--check=repeat"], 1, "net:net: the check repeat does not fail here: passed"),
+        (["counter", "--check=repeat"], 2, "the buffer 'calls' has changed between the passes, which is the work of"),
+        (["lost", "--check=state"], 2, "no file of torch alone shows it: what is lost is lost by saving"),
+    ],
+)
+def test_what_has_no_file_is_told_with_what_to_do(
+    arguments: list[str], status: int, words: str, folder: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["repro", f"net.yaml::{arguments[0]}", *arguments[1:]]) == status
+    said = capsys.readouterr()
+    assert words in said.out + said.err
+    assert ("what to do: " in said.err) == (arguments[0] in ("counter", "lost"))
+    assert not list(folder.glob("repro-*"))
