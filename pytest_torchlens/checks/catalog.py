@@ -150,7 +150,7 @@ CHECKS: tuple[BuiltInCheck, ...] = (
     BuiltInCheck(
         "padding",
         "Padded positions under the mask, left and right, change nothing at the real ones.",
-        12,
+        13,
         {**_SEQUENCE, "mask": TEXT, "positions": TEXT, "sides": _some_of("left", "right")},
     ),
     BuiltInCheck(

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.checks.catalog import split_names
 from pytest_torchlens.checks.compare import compare
 from pytest_torchlens.checks.compare import summed_up
@@ -76,6 +77,8 @@ def run(
     unseen = list(dict.fromkeys(padder.unseen))
     if not found:
         raise NotApplicableError("; ".join(unseen))
+    if not any(padder.sees_padding(side) for side in split_names([sides])):
+        raise NotApplicableError("no output depends on padded positions without the mask, either")
     result = summed_up(NAME, found, [note for result in found for note in result.notes])
     return replace(result, unseen=(*result.unseen, *unseen))
 
@@ -152,8 +155,9 @@ class _Padder:
             return 0.0
         config = getattr(self.sequence.subject.model, "config", None)
         token, count = getattr(config, "pad_token_id", None), getattr(config, "vocab_size", None)
-        is_known = isinstance(token, int) and isinstance(count, int) and 0 <= token < count
-        return int(token if is_known else self.sequence.tensor.min())
+        if isinstance(token, int) and isinstance(count, int) and 0 <= token < count:
+            return token
+        return int(self.sequence.tensor.min())
 
     def beside_alone(self, side: str) -> CheckResult:
         """Compare the padded sequence with the sequence alone, but for rounding."""
@@ -177,6 +181,14 @@ class _Padder:
         )
         changed = self._padded[side].with_others(start, _PADDED)
         return unreached(question, excerpt, changed, pooled=self._pools(side), vacuous=False)
+
+    def sees_padding(self, side: str) -> bool:
+        """Return whether an output at real positions is another one if the mask does not hide the padded ones."""
+        excerpt = self._excerpt(side)
+        mask = excerpt.full.kwargs[self._mask]
+        shown = excerpt.full.call((), excerpt.full.kwargs | {self._mask: torch.full_like(mask, not self._hides)})
+        pairs = [(excerpt.of(excerpt.full.outputs, path), excerpt.of(shown, path)) for path in shown]
+        return any(one is not None and two is not None and fingerprint(one) != fingerprint(two) for one, two in pairs)
 
     def _pools(self, side: str) -> bool:
         """Whether outputs without positions must not change.

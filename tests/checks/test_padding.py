@@ -130,6 +130,16 @@ def test_torch_transformers_take_masks_that_hide() -> None:
     assert result.compared == 4
 
 
+def test_a_model_that_mixes_no_positions_proves_nothing() -> None:
+    class Alone(Encoder):
+        def mix(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return self.project(x)
+
+    result = check("padding", Alone(), TOKENS)
+    assert result.status is CheckStatus.NOT_APPLICABLE
+    assert "without the mask, either" in result.reason
+
+
 def test_what_is_not_known_is_said() -> None:
     assert "'mask' among its options names" in check("padding", nn.Linear(8, 8), torch.rand(1, 12, 8)).reason
     assert "too few: 7 are needed" in check("padding", Encoder(), TOKENS[:, :6]).reason
