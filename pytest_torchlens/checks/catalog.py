@@ -173,26 +173,26 @@ CHECKS: tuple[BuiltInCheck, ...] = (
     BuiltInCheck(
         "onnx",
         "onnxruntime computes the same of the model's ONNX program, but for rounding.",
-        40,
+        36,
         {**_DIM, "dynamic": FLAG},
     ),
     BuiltInCheck(
         "shapes",
         "Other sizes of batches, images and sequences are computed right, whatever came before.",
-        25,
+        28,
         {**_DIM, "sizes": _some_of("batch", "image", "sequence")},
     ),
-    BuiltInCheck("checkpointing", "Gradients with activation checkpointing equal those without.", 12),
+    BuiltInCheck("checkpointing", "Gradients with activation checkpointing equal those without.", 10),
     BuiltInCheck(
         "outputs",
         "Tuples and dicts, ids and embeddings, with hidden states or attentions and without: all agree.",
-        8,
+        4,
         {"ways": _some_of(*WAYS_OF_OUTPUTS)},
     ),
     BuiltInCheck(
         "device",
         "The CPU and the GPU that there is give the same, but for rounding.",
-        4,
+        2,
         {"to": TEXT, "tf32": FLAG},
     ),
     BuiltInCheck(

@@ -237,10 +237,10 @@ class _Comparison:
 
     def result(self) -> CheckResult:
         """Return the result."""
+        switch = _switch_on(self._other.model)
         self._given, plain = _plain(self._subject)
         if not plain.gradients:
             raise NotApplicableError("no parameter gets a gradient in train mode")
-        switch = _switch_on(self._other.model)
         try:
             found = _pass(self._other, self._given, way=_WAY)
         except ModelRaisedError as error:
