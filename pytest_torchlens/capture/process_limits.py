@@ -57,7 +57,7 @@ class RaisedLimit:
             yield
         finally:
             with self._lock:
-                if is_raised:
+                if is_raised and self._recordings:  # another thread may have raised it, and be done
                     self._before = self._read()
                     self._write(self._during)
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from pytest_torchlens.capture import record
+from pytest_torchlens.capture.process_limits import RaisedLimit
 from pytest_torchlens.validate import validate
 from tests.models import Function
 
@@ -100,3 +101,16 @@ def test_validation_leaves_the_collector_as_the_model_does(on):
         assert (NOTED[0], {*NOTED[1:]}, gc.isenabled()) == (True, {on}, on)
     finally:
         gc.enable()
+
+
+def test_a_limit_stays_put_back_when_the_thread_that_raised_it_is_done():
+    state = [1]
+    limit = RaisedLimit(lambda: state[0], lambda value: state.__setitem__(0, value), lambda value: value + 1)
+    raised, put_back = limit.raised(), limit.put_back()
+    raised.__enter__()
+    assert state == [2]
+    put_back.__enter__()
+    assert state == [1]
+    raised.__exit__(None, None, None)
+    put_back.__exit__(None, None, None)
+    assert state == [1]

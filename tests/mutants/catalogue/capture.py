@@ -36,6 +36,8 @@ MUTANTS = (
         "if not self._recordings and self._read() == self._during:",
         "if not self._recordings:",
     ),
+    Mutant("capture/process_limits.py", "if is_raised and self._recordings:", "if is_raised:"),
+    Mutant("capture/process_limits.py", "self._before = self._read()\n                    self", "self"),
     Mutant("capture/origins.py", "made.pop(storage._cdata, None)", "pass"),
     Mutant("capture/origins.py", "(source.made_inside >= 0 or not source.maker)", "source.made_inside >= 0"),
     Mutant(
