@@ -119,7 +119,13 @@ def _write(path: Path, rows: list[Row]) -> None:
 def _section(name: str, rows: list[Row]) -> Iterator[str]:
     cells = [(row, check, row[check]) for row in rows for check in NAMES if row[check]]
     versions = ", ".join(sorted({row["torch"] for row in rows}))
+    whole = sum(all(row[check] for check in NAMES) for row in rows)
     yield f"## {name}\n\n{SIZES[name]} {len(rows)} models, {_words(cells)}. torch {versions}."
+    yield (
+        f"All {len(NAMES)} checks ran on {whole} of the models, some of them on the others."
+        if whole < len(rows)
+        else ""
+    )
     yield f"All rows: [{name}.csv](zoo/checks/{name}.csv).\n"
     yield _table("check", [(check, [one for one in cells if one[1] == check]) for check in NAMES]) + "\n"
     yield from _failures(cells)
