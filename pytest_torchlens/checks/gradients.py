@@ -235,8 +235,8 @@ def _plain_pass(subject: Subject, trainable: list[str], remarks: _Remarks) -> tu
     except BackwardError as error:
         try:
             in_train_mode_only = _backward(subject, trainable, training=True)
-        except (ModelRaisedError, NotApplicableError):
-            raise error from None
+        except (ModelRaisedError, NotApplicableError) as reason:
+            raise NotApplicableError(f"in eval mode {error}; {reason}") from error
         remarks.notes.append(f"looked at in train mode, as in eval mode {error}")
         return in_train_mode_only, True
 

@@ -128,7 +128,7 @@ def redraw(model: nn.Module) -> None:
     """Draw the weights of a model anew, so that signals neither vanish nor grow from layer to layer.
 
     Matrices and kernels are normal with the variance 2 / fan-in, scales are near one, biases near zero; running
-    statistics leave their inputs as they are.
+    statistics leave their inputs as they are.  Scales of frozen norms are buffers.
     """
     generator = torch.Generator().manual_seed(_SEED)
     with torch.no_grad():
@@ -138,11 +138,13 @@ def redraw(model: nn.Module) -> None:
         for name, buffer in named_buffers(model):
             if name.endswith(("running_mean", "running_var")):
                 buffer.fill_(float(name.endswith("var")))
+            elif name.rpartition(".")[2] == "weight" and buffer.is_floating_point():
+                _draw(name, buffer, generator)
 
 
-def _draw(name: str, parameter: torch.Tensor, generator: torch.Generator) -> None:
-    noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(parameter)
-    if parameter.dim() > 1:
-        parameter.copy_(noise * math.sqrt(2 / max(1, math.prod(parameter.shape[1:]))))
+def _draw(name: str, tensor: torch.Tensor, generator: torch.Generator) -> None:
+    noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor)
+    if tensor.dim() > 1:
+        tensor.copy_(noise * math.sqrt(2 / max(1, math.prod(tensor.shape[1:]))))
     else:
-        parameter.copy_(noise * 0.1 + (0.0 if name.endswith("bias") else 1.0))
+        tensor.copy_(noise * 0.1 + (0.0 if name.endswith("bias") else 1.0))

@@ -258,6 +258,21 @@ def test_a_branch_that_begins_at_zero_passes_with_other_weights() -> None:
     assert "as a factor is all zero" in result.notes[0]
 
 
+def test_a_branch_that_a_frozen_norm_multiplies_by_zeros_passes_with_other_weights() -> None:
+    class Frozen(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.branch = nn.Linear(6, 6)
+            self.norm = nn.Module()
+            self.norm.register_buffer("weight", torch.zeros(6))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.branch(x) * self.norm.weight  # type: ignore[operator]
+
+    result = check("gradients", Frozen(), X)
+    assert (result.status, result.redrawn) == (CheckStatus.PASSED, True)
+
+
 def test_a_rectifier_of_few_units_may_be_off_by_chance_and_one_of_many_not() -> None:
     result = check("gradients", Squeezed(4), X)
     assert (result.status, result.redrawn) == (CheckStatus.PASSED, True)
@@ -307,6 +322,18 @@ def test_a_backward_pass_that_refuses_eval_mode_runs_in_train_mode() -> None:
     assert result.status is CheckStatus.PASSED
     assert "looked at in train mode, as in eval mode the backward pass raised AssertionError" in result.notes[0]
     assert check("gradients", Picky(always=True).eval(), X).status is CheckStatus.FAILED
+
+
+def test_a_backward_pass_that_refuses_eval_mode_is_not_applicable_where_train_mode_refuses_the_input() -> None:
+    class Refusing(Picky):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.training:
+                raise ValueError("targets, please")
+            return super().forward(x)
+
+    result = check("gradients", Refusing(always=False).eval(), X)
+    assert result.status is CheckStatus.NOT_APPLICABLE
+    assert "targets, please" in result.reason
 
 
 def test_gradcheck_finds_a_wrong_backward() -> None:
