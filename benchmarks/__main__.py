@@ -115,7 +115,7 @@ def _memory(workload: str) -> dict[str, Figure]:
 
 
 def empty_tests_table() -> Table:
-    """Measure pytest on empty tests, and how many times as much it takes with the plugin, and with `--lens-validate`."""
+    """Measure pytest on empty tests, and how many times as much it takes with the plugin and `--lens-validate`."""
     return {f"{empty_tests.TESTS:,} tests {name}": _empty(start) for name, start in empty_tests.SUITES.items()}
 
 
