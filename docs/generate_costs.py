@@ -32,8 +32,8 @@ plain pass takes next to nothing. *torchlens* is compared with plain passes of i
 wrapped.""",
     "families of timm": """The smallest models of 20 of timm's 98 families, at their usual input size.""",
     "empty tests": """The CPU time of pytest as a whole, imports included. *plain*: with `-p no:lens`; *installed*:
-without an option of ours; *validated*: with `--lens-validate`. The first call of a model in a test imports the code that
-validates.""",
+without an option of ours; *validated*: with `--lens-validate`. The first call of a model in a test imports the code
+that validates.""",
     "memory": """*tensors*: alive at one time, without the model and its input; the same on any machine. *resident*: the
 rise of the resident set in a process's first pass; the allocator keeps what the tensors gave back.""",
 }
