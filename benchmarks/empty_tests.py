@@ -1,4 +1,4 @@
-"""Measures the CPU time that `--lens-validate` adds to a suite of empty tests."""
+"""Measures the CPU time that the plugin adds to a suite of empty tests: installed, and with `--lens-validate`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.suites import PLAIN
 from benchmarks.suites import VALIDATED
 from benchmarks.suites import cpu_seconds
 
 TESTS, FILES = 1_000, 10
 SUITES = {"that never import torch": "", "that import torch": "import torch\n"}
 """The start of each test file."""
-MODES: dict[str, tuple[str, ...]] = {"plain": (), "validated": VALIDATED}
+MODES: dict[str, tuple[str, ...]] = {"plain": PLAIN, "installed": (), "validated": VALIDATED}
 
 
 def measure(start: str, rounds: int) -> list[dict[str, float]]:

@@ -31,7 +31,9 @@ each operation again, and once more for each edge. In a small model the cost is 
 plain pass takes next to nothing. *torchlens* is compared with plain passes of its own process, where torch is
 wrapped.""",
     "families of timm": """The smallest models of 20 of timm's 98 families, at their usual input size.""",
-    "empty tests": """The CPU time of pytest as a whole, imports included, plain and with `--lens-validate`.""",
+    "empty tests": """The CPU time of pytest as a whole, imports included. *plain*: with `-p no:lens`; *installed*:
+without an option of ours; *validated*: with `--lens-validate`. The first call of a model in a test imports the code
+that validates.""",
     "memory": """*tensors*: alive at one time, without the model and its input; the same on any machine. *resident*: the
 rise of the resident set in a process's first pass; the allocator keeps what the tensors gave back.""",
 }

@@ -21,6 +21,7 @@ from pytest_torchlens.plugin.fixtures import lens_trace
 from pytest_torchlens.plugin.fixtures import lens_validate
 from pytest_torchlens.plugin.options import MARKER_HELP
 from pytest_torchlens.plugin.options import add_options
+from pytest_torchlens.plugin.options import is_distributed
 from pytest_torchlens.plugin.options import is_set
 from pytest_torchlens.plugin.options import is_wanted
 from pytest_torchlens.plugin.options import marked
@@ -93,7 +94,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "and options of its recorder; the recorder finds the models unless the test uses lens_recorder",
     )
     if is_wanted(config):
-        if is_set(config) or names_models(config):
+        if is_set(config) or names_models(config) or is_distributed(config):
             from pytest_torchlens.plugin.session import LensSession
 
             config.pluginmanager.register(LensSession(config), "lens-session")

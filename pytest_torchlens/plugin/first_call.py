@@ -20,6 +20,7 @@ from pytest_torchlens.plugin.after_import import after_import
 from pytest_torchlens.plugin.arguments import names_zoo
 from pytest_torchlens.plugin.options import AUTOTRACE_MODES
 from pytest_torchlens.plugin.options import AUTOTRACE_VALUES
+from pytest_torchlens.plugin.options import is_distributed
 from pytest_torchlens.plugin.options import is_set
 from pytest_torchlens.plugin.options import marked
 
@@ -47,7 +48,7 @@ def watch_calls(config: pytest.Config) -> None:
     which, mode = (AUTOTRACE_VALUES[0], AUTOTRACE_MODES[0]) if not is_set(config) else _settings(config)
     if which == "off" or all(names_zoo(config, arg) for arg in config.args):
         return
-    if not hasattr(config, "workerinput") and getattr(config.option, "dist", "no") != "no":  # of xdist, in workers
+    if is_distributed(config) and not hasattr(config, "workerinput"):
         from pytest_torchlens.plugin.autotrace import register_summary
 
         register_summary(config, _header(which, mode))

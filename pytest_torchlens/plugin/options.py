@@ -76,6 +76,11 @@ def is_set(config: pytest.Config) -> bool:
     )
 
 
+def is_distributed(config: pytest.Config) -> bool:
+    """Whether pytest-xdist shares the tests between processes, of which this is one."""
+    return hasattr(config, "workerinput") or getattr(config.option, "dist", "no") != "no"
+
+
 def marked(items: Iterable[pytest.Item], names: Collection[str]) -> list[pytest.Item]:
     """Return the tests that have a marker of one of these names, or whose class, module or folder has."""
     parents: dict[Any, bool] = {}  # has each of them such a marker?

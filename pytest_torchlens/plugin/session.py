@@ -19,6 +19,7 @@ import pytest
 from pytest_torchlens.plugin.called_models import CalledModels
 from pytest_torchlens.plugin.checks import check_zoo_files
 from pytest_torchlens.plugin.checks import names_own_check
+from pytest_torchlens.plugin.first_call import FIRST_CALL
 from pytest_torchlens.plugin.hooks import add_environment_facts
 from pytest_torchlens.plugin.hooks import has_model_hooks
 from pytest_torchlens.plugin.options import ISOLATE_ABOVE
@@ -191,8 +192,8 @@ class LensSession:
         if not self.selection.models and self.options.checks:
             return "lens: no model is named (--lens-zoo ZOO:NAME); --lens-checks are those of the fixture lens_same"
         if not self.selection.models:
-            has_autotrace = self.config.pluginmanager.hasplugin("lens-autotrace-summary")  # it has its own header
-            return None if has_autotrace else "lens: no model is named (--lens-zoo ZOO:NAME), so there is nothing to do"
+            others = map(self.config.pluginmanager.hasplugin, (FIRST_CALL, "lens-autotrace-summary"))
+            return None if any(others) else "lens: no model is named (--lens-zoo ZOO:NAME), so there is nothing to do"
         import torch
 
         what = "record only (--lens-validate proves the graphs)"
