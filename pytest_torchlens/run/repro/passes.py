@@ -125,7 +125,8 @@ class Backward:
 
 
 _GRADIENTS = f"""if __name__ == "__main__":
-    gradients = [one for one in compute(**{TENSORS_TEXT}) if one is not None]
+    tensors = {TENSORS_TEXT}
+    gradients = [one for one in compute(**tensors) if one is not None]
 """
 ENDINGS = {
     "missing": f"""if __name__ == "__main__":

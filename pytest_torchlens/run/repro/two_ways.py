@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -74,7 +75,7 @@ def maker_of(evidence: Evidence) -> MakeProgram | None:
 
 
 def _beside(evidence: TwoRuns, partners: Mapping[int | None, int | None], numbers: Sequence[int]) -> Program:
-    others = [other for number in numbers if (other := partners.get(number)) is not None]
+    others = [partner for number in numbers if (partner := partners.get(number)) is not None]
     if len(others) < len(numbers):
         raise UnprintableError("the other run does not make the same calls")
     plain = program_of(evidence.history.recording, numbers)
@@ -91,10 +92,10 @@ def _raising(evidence: RaisedAnotherWay) -> Program:
     """Return the program of a call that raises in the other pass, on what it read there."""
     recording, number = evidence.history.recording, evidence.number
     plain = program_of(recording, [number])
-    call = recording.calls[number]
-    args, kwargs = (substitute(one, partial(_there, recording, evidence.recording)) for one in (call.args, call.kwargs))
-    there = replace(evidence.recording, calls=[*evidence.recording.calls, replace(call, args=args, kwargs=kwargs)])
-    inputs = inputs_of(there, number)
+    call, there = recording.calls[number], partial(_there, recording, evidence.recording)
+    moved = copy(call)
+    moved.args, moved.kwargs = substitute(call.args, there), substitute(call.kwargs, there)
+    inputs = inputs_of(replace(evidence.recording, calls=[*evidence.recording.calls, moved]), number)
     if [*inputs] != [*plain.inputs]:
         raise UnprintableError("the call reads other tensors in the other run")
     parts = {name: _part(inputs[name], tensor, name) for name, tensor in plain.inputs.items()}
