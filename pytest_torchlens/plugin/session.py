@@ -192,7 +192,7 @@ class LensSession:
         if not self.selection.models and self.options.checks:
             return "lens: no model is named (--lens-zoo ZOO:NAME); --lens-checks are those of the fixture lens_same"
         if not self.selection.models:
-            others = map(self.config.pluginmanager.hasplugin, (FIRST_CALL, "lens-autotrace-summary"))
+            others = map(self.config.pluginmanager.hasplugin, (FIRST_CALL, "lens-autotrace-summary"))  # with headers
             return None if any(others) else "lens: no model is named (--lens-zoo ZOO:NAME), so there is nothing to do"
         import torch
 
