@@ -135,7 +135,7 @@ def test_a_wrong_kernel_fails_there_and_passes_here(
             "requires_grad of the result is False, of its input True",
             ("x.detach()", "x.clone()"),
         ),
-        ("drops", "train-eval", "19 of 19 runs give other values than the first", ("0.5, True", "0.5, False")),
+        ("drops", "train-eval", "runs give other values than the first", ("training=True", "training=False")),
     ],
 )
 def test_what_the_model_does_itself_fails_alone_and_passes_once_it_is_mended(

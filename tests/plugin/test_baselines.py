@@ -179,8 +179,12 @@ def test_the_command_to_accept_works_as_it_is_told(
 def test_what_waits_for_one_folder_is_not_accepted_into_another(pytester: pytest.Pytester, project: Path):
     pytester.makeini("[pytest]\nlens_baseline_dir = elsewhere")
     validate(pytester)
-    assert main(["accept", "*", "--root", str(pytester.path)]) == 2
+    root = ["--root", str(pytester.path)]
+    assert main(["accept", "*", *root, "--dir", str(pytester.path / "lens_baselines")]) == 2
     assert stored(pytester) == []
+    assert main(["accept", "*", *root]) == 0
+    assert stored(pytester) == []
+    assert sorted(path.stem for path in (pytester.path / "elsewhere").rglob("*.json")) == ["a", "b", "c"]
 
 
 def test_what_fails_can_be_said_in_the_option_and_in_the_zoo_file(pytester: pytest.Pytester, project: Path):
