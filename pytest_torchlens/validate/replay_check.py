@@ -338,19 +338,21 @@ class ReplayCheck:
 
     def _compare(self, number: int, call: Call, value: Value, tensor: torch.Tensor) -> bool:
         """Return whether the values are the recorded ones; report all other differences here."""
-        if call.uninitialised:
-            self._uninitialised += 1
-            return True
         with_gradients = self._recording.ambient.rows[call.ambient][0]
         if not with_gradients:
             (self._made_without_grad if call.group is None else self._made_in_group).add(value.slot)
-        self._score.checked += 1
+        if call.uninitialised:
+            self._uninitialised += 1
+        else:
+            self._score.checked += 1
         replayed = Value(value.slot, value.call, value.position, tensor)
         if replayed.requires_grad != value.requires_grad and self._is_flagged(call, value, tensor, with_gradients):
             self._flagged.add(value.slot)
             replayed.requires_grad = value.requires_grad
         if not _have_same_facts(replayed, value):
             self._fail(number, f"the replay gave {_difference(replayed, value)} was recorded", self._cause(number))
+            return True
+        if call.uninitialised:
             return True
         if value.digest == "" or _is_fake(value.digest):
             self._unfingerprinted += 1

@@ -103,6 +103,18 @@ def test_a_lost_random_state_where_the_generator_is_in_it_again():
     assert verdicts(recording, history)["replay"].failures[0].operation == "randlike_1_1"
 
 
+@pytest.mark.parametrize(
+    ("fact", "wrong"),
+    [("shape", torch.Size([4, 3])), ("dtype", torch.float64), ("requires_grad", True)],
+)
+def test_a_wrong_fact_of_uninitialised_memory_whose_values_nothing_says(fact, wrong):
+    recording, history = recorded(Function(lambda x: torch.empty(3, 4).copy_(x) + 1), torch.rand(3, 4))
+    assert recording.calls[0].uninitialised
+    setattr(recording.calls[0].outputs[0], fact, wrong)
+    replay = verdicts(recording, history)["replay"]
+    assert replay.failures[0].operation == "empty_1_1"
+
+
 def test_a_forgotten_in_place_write():
     recording, history = recorded(Views(), torch.rand(2, 3))
     label = history.label(5)
