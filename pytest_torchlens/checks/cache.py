@@ -153,7 +153,7 @@ class _Decoder:
         made = self._sequence.part(start, length)
         for name, value in self._sequence.subject.kwargs.items():
             if "mask" in name and self._sequence.goes_with(name):
-                rows = value.narrow(-2, start, length) if value.shape[-2:] == (self._sequence.length,) * 2 else value
+                rows = value.narrow(-2, start, length) if self._sequence.is_of_pairs(name) else value
                 made[name] = rows.narrow(-1, 0, start + length).clone()
         if takes(self._model, _USE):
             made[_USE] = True

@@ -24,7 +24,6 @@ from pytest_torchlens.checks.sequences import DECODER_IDS
 from pytest_torchlens.checks.sequences import Sequence
 from pytest_torchlens.checks.sequences import beside_others
 from pytest_torchlens.checks.sequences import find_sequence
-from pytest_torchlens.checks.sequences import of_one_example
 from pytest_torchlens.checks.sequences import positions_of
 from pytest_torchlens.checks.sequences import says_causal
 from pytest_torchlens.checks.sequences import takes
@@ -87,7 +86,7 @@ class _Padder:
     """Pads the sequence of a subject, whose last positions are left out so that it does not grow."""
 
     def __init__(self, subject: Subject, ids: str, dim: int, mask: str, positions: str) -> None:
-        given = find_sequence(of_one_example(subject, dim), ids, dim)
+        given = find_sequence(subject, ids, dim)
         if given.length <= 2 * _PADDED:
             few = f"the sequence has {given.length} positions, too few: {2 * _PADDED + 1} are needed"
             raise NotApplicableError(few)
@@ -144,9 +143,10 @@ class _Padder:
             elif name == self._positions:
                 made[name] = _padded(value, -1, left, 0)
             elif short.goes_with(name):
-                if value.shape[-2:] == (short.length, short.length):
+                if short.is_of_pairs(name):
                     raise NotApplicableError(f"{name!r} is a mask of pairs, which has no padding")
-                made[name] = _padded(value, short.dim, left, None)
+                (where,) = short.dims_of(name)
+                made[name] = _padded(value, where, left, None)
         return made
 
     def _token(self) -> float:

@@ -107,6 +107,12 @@ def test_a_cache_and_a_state_that_carry_all_pass(model: Any, x: torch.Tensor) ->
 
 
 def test_what_has_no_cache_or_does_not_read_it_is_not_applicable() -> None:
+def test_as_many_examples_as_positions_are_no_table_of_pairs() -> None:
+    square = torch.randint(0, 20, (12, 12), generator=torch.Generator().manual_seed(0))
+    assert check("cache", DecoderForCausalLM(), square).status is CheckStatus.PASSED
+    assert check("cache", CountsFromZeroForCausalLM(), square).status is CheckStatus.FAILED
+
+
     assert "forward takes no cache" in check("cache", nn.Linear(8, 8), torch.rand(1, 12, 8)).reason
     assert "does not say that it is causal" in check("cache", Recurrent(), torch.rand(1, 12, 8)).reason
     assert "returns no 'cache'" in check("cache", Forgets(), TOKENS, ids="tokens").reason

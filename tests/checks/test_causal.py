@@ -119,6 +119,25 @@ def test_a_mask_of_pairs_is_cut_with_the_sequence(masked: bool) -> None:
     assert result.status is (CheckStatus.PASSED if masked else CheckStatus.FAILED)
 
 
+@pytest.mark.parametrize("masked", [True, False])
+def test_as_many_channels_or_examples_as_positions_are_told_apart(masked: bool) -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval()
+    mask = nn.Transformer.generate_square_subsequent_mask(8) if masked else None
+    wanted = CheckStatus.PASSED if masked else CheckStatus.FAILED
+    assert check("causal", model, torch.rand(1, 8, 8), mask, ids="src").status is wanted
+    assert check("causal", model, torch.rand(8, 8, 8), mask, ids="src").status is wanted
+
+
+def test_positions_in_one_dimension_are_cut_with_the_sequence() -> None:
+    class Placed(Unmasked):
+        def forward(self, tokens: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            return self.out(self.mix(self.embed(tokens) + self.embed(position_ids)))
+
+    assert check("causal", Placed(), TOKENS, torch.arange(16), ids="tokens").operation.startswith("softmax_")
+
+
 def test_the_model_says_that_it_is_causal_or_the_check_does_not_apply() -> None:
     class TinyForCausalLM(Unmasked):
         pass

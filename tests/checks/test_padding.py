@@ -130,6 +130,13 @@ def test_torch_transformers_take_masks_that_hide() -> None:
     assert result.compared == 4
 
 
+def test_as_many_channels_as_positions_are_no_table_of_pairs() -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval()
+    assert check("padding", model, torch.rand(1, 8, 8)).status is CheckStatus.PASSED
+
+
 def test_a_model_that_mixes_no_positions_proves_nothing() -> None:
     class Alone(Encoder):
         def mix(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
