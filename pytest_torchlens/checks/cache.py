@@ -167,6 +167,10 @@ class _Decoder:
             raise NotApplicableError(f"the model returns no {self._name!r}")
         return made
 
+    def is_output(self, path: str) -> bool:
+        """Return whether an output is no part of the cache, which is another one at each step."""
+        return path.split(".", maxsplit=1)[0] not in (self._name, *CACHES)
+
     def cache_before(self, step: int) -> Any:
         """Return the cache that a step gets."""
         return self._run(step, "with a cache", [])
@@ -222,7 +226,7 @@ def _must_read_the_cache(decoder: _Decoder, last: Outputs) -> None:
         alone = decoder.without_cache(len(decoder.spans) - 1)
     except ModelRaisedError:
         return
-    if not [path for path in differing_outputs(last, alone) if path in last and path in alone]:
+    if not any(decoder.is_output(path) for path in differing_outputs(last, alone) if path in last and path in alone):
         raise NotApplicableError("no output depends on the cache")
 
 
