@@ -180,19 +180,20 @@ class _Decoder:
         return self._sequence.subject.call((), self.arguments(step, None), way="on one position alone")
 
     def _run(self, count: int, way: str, made: list[Outputs]) -> Any:
-        held = [self._make() if self._make else None]
+        cache = self._make() if self._make else None
 
         def decode(**kwargs: Any) -> Any:
+            nonlocal cache
             for step in range(count):
-                output = self._model(**self.arguments(step, held[-1]))
+                output = self._model(**self.arguments(step, cache))
                 made.append(outputs_of(output))
-                held.append(_cache_in(output, self._name))
-                if held[-1] is None:
+                cache = _cache_in(output, self._name)
+                if cache is None:
                     break
 
         with self._sequence.subject.runs(way=way, function=decode) as run:
             run()
-        return held[-1]
+        return cache
 
     def fit(self, step: int) -> Callable[[torch.Tensor, torch.Tensor], Iterator[torch.Tensor]]:
         """Return a fit of what the pass over the whole sequence has to what one step has."""
