@@ -43,18 +43,27 @@ from pytest_torchlens.replay import Player
 
 
 class Region(NamedTuple):
-    """Some of the positions of a sequence: `length` from `start` on, of `total`."""
+    """Some of the positions of a sequence.
+
+    Attributes
+    ----------
+    start, length, total
+        These are `length` from `start` on, of `total`.
+    shown
+        How many positions the shorter sequence has that shows which dimensions are positions; `length` if 0.
+    """
 
     start: int
     length: int
     total: int
+    shown: int = 0
 
     def of(self, tensor: torch.Tensor, shape: torch.Size) -> torch.Tensor | None:
-        """Return what a tensor of the whole holds for these positions; None if nothing has that shape."""
+        """Return what a tensor of the whole holds for these positions; None if it has another shape in the shorter."""
         if tensor.dim() != len(shape):
             return None
         for dim, size in enumerate(shape):
-            if tensor.size(dim) == self.total and size == self.length:
+            if tensor.size(dim) == self.total and size == (self.shown or self.length):
                 tensor = tensor.narrow(dim, self.start, self.length)
             elif tensor.size(dim) != size:
                 return None
@@ -80,7 +89,7 @@ class Excerpt(NamedTuple):
     full
         The model with the whole sequence.
     short
-        The model with the positions of the region alone.
+        The model with the positions of the region alone, or as many as it says.
     region
         Where they are in the whole.
     """

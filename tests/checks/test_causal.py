@@ -97,6 +97,20 @@ def test_an_operation_that_reads_later_positions_is_found(model: type[Decoder], 
     assert line_of(result).endswith(line)
 
 
+@pytest.mark.parametrize(("first", "last"), [(0, 4), (12, 16)])
+def test_attention_in_both_directions_over_some_positions_at_an_end_is_found(first: int, last: int) -> None:
+    class Partly(Decoder):
+        def mix(self, x: torch.Tensor) -> torch.Tensor:
+            q, k, v = self.project(x).chunk(3, -1)
+            seen = torch.ones(x.size(1), x.size(1), dtype=torch.bool).tril()
+            seen[first:last, first:last] = True
+            return F.scaled_dot_product_attention(q, k, v, seen)
+
+    result = check("causal", Partly(), TOKENS, ids="tokens")
+    assert result.status is CheckStatus.FAILED
+    assert result.operation.startswith("scaleddotproductattention_")
+
+
 def test_a_change_through_what_has_no_positions_is_said() -> None:
     failure = check("causal", Pooled(), TOKENS, ids="tokens").failure
     assert failure is not None
@@ -106,7 +120,7 @@ def test_a_change_through_what_has_no_positions_is_said() -> None:
 @pytest.mark.parametrize("model", [Decoder, Masked, Shifted])
 def test_masks_left_padding_and_scans_pass(model: type[Decoder]) -> None:
     result = check("causal", model(), TOKENS, ids="tokens")
-    assert (result.status, result.compared, result.notes) == (CheckStatus.PASSED, 1, ())
+    assert (result.status, result.compared, result.notes) == (CheckStatus.PASSED, 3, ())
 
 
 @pytest.mark.parametrize("masked", [True, False])
