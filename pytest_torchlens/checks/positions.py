@@ -129,7 +129,13 @@ class Question(NamedTuple):
 
 
 def unreached(
-    question: Question, excerpt: Excerpt, changed: dict[str, Any], *, pooled: bool = False, vacuous: bool = True
+    question: Question,
+    excerpt: Excerpt,
+    changed: dict[str, Any],
+    *,
+    pooled: bool = False,
+    vacuous: bool = True,
+    depend: set[str] | None = None,
 ) -> CheckResult:
     """Return whether other values outside a region change nothing in it.
 
@@ -145,8 +151,11 @@ def unreached(
         Whether outputs without positions must not change, either.
     vacuous
         Whether an output that the change does not reach anywhere proves nothing.
+    depend
+        Paths of the outputs that depend on the input; None to find out.
     """
-    found = _compare(excerpt, _changed_outputs(excerpt, changed, question), pooled, vacuous)
+    depend = dependent_outputs(excerpt.full) if depend is None else depend
+    found = _compare(excerpt, changed_outputs(excerpt.full, changed, question.way), depend, pooled, vacuous)
     if not found.pairs:
         raise NotApplicableError("; ".join(found.unseen) or "its output holds no tensor to compare")
     fields: dict[str, Any] = {"unseen": tuple(found.unseen), "redrawn": excerpt.full.redrawn}
@@ -164,9 +173,16 @@ def unreached(
     return results.failed(question.name, failure, compared=len(found.pairs), **fields)
 
 
-def _changed_outputs(excerpt: Excerpt, changed: dict[str, Any], question: Question) -> Outputs:
+def changed_outputs(subject: Subject, changed: dict[str, Any], way: str) -> Outputs:
+    """Return the outputs on other values; one pass for each way.
+
+    Raises
+    ------
+    NotApplicableError
+        If the model raises on them.
+    """
     try:
-        return excerpt.full.call((), changed, way=question.way)
+        return subject.once(("changed", way), lambda: subject.call((), changed, way=way))
     except ModelRaisedError as error:
         raise NotApplicableError(str(error)) from error
 
@@ -187,9 +203,9 @@ class _Found:
         return [f"{reason}: {listed(names, 2)}" for reason, names in self._unseen.items()]
 
 
-def _compare(excerpt: Excerpt, changed: Outputs, pooled: bool, vacuous: bool) -> _Found:
+def _compare(excerpt: Excerpt, changed: Outputs, depend: set[str], pooled: bool, vacuous: bool) -> _Found:
     found = _Found()
-    plain, depend = excerpt.full.outputs, dependent_outputs(excerpt.full)
+    plain = excerpt.full.outputs
     for path, output in plain.items():
         one, two = excerpt.of(plain, path), excerpt.of(changed, path)
         if path not in depend:

@@ -19,6 +19,7 @@ from pytest_torchlens.checks.inputs import Examples
 from pytest_torchlens.checks.inputs import outputs_on_other_values
 from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
+from pytest_torchlens.checks.subject import Outputs
 from pytest_torchlens.checks.subject import Subject
 from pytest_torchlens.checks.tolerance import judge
 
@@ -85,6 +86,11 @@ def _find_dependent(subject: Subject) -> set[str]:
         changed = outputs_on_other_values(subject)
     except ModelRaisedError as error:
         raise NotApplicableError(f"{error}, so nothing shows that its output depends on them") from error
+    return depending(subject, changed)
+
+
+def depending(subject: Subject, changed: Outputs) -> set[str]:
+    """Return the paths of the outputs that are other ones in another pass, by more than what rounding explains."""
     return {path for path, one in subject.outputs.items() if _depends(subject, path, one, changed.get(path))}
 
 
