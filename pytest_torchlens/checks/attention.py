@@ -11,18 +11,22 @@ import copy
 import functools
 import importlib.util
 import sys
+import types
 import warnings
 from collections.abc import Callable
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from typing import NamedTuple
 
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend
 from torch.nn.attention import sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
 
 from pytest_torchlens.capture.looks import named_modules
 from pytest_torchlens.checks.compare import compare
@@ -52,7 +56,10 @@ _ADVICE = (
     "give each implementation the same mask, scale, dropout and order of dimensions; a row whose positions are all "
     "masked gives NaN in one kernel and zeros in another"
 )
-_NONE = "the model has no attention: no class is named after it, and no source file of its classes calls " + _SDPA
+_NONE = (
+    "the model seems to have no attention: no class is named after it, and neither a source file of its classes, nor "
+    f"one of the functions that they import, calls {_SDPA}; no pass was run to see"
+)
 
 
 class _Way(NamedTuple):
@@ -73,7 +80,8 @@ def run(subject: Subject) -> CheckResult:
     found: dict[str, CheckResult] = {}
     absent: list[str] = []
     given = dependent(subject)
-    for way in _ways(given, unseen):
+    used = _kernels_of(given)
+    for way in _ways(given, unseen, used):
         result = _compared(given, way)
         if result is None:
             absent.append(way.name)
@@ -81,6 +89,8 @@ def run(subject: Subject) -> CheckResult:
             return result
         else:
             found[way.name] = result
+    if used:
+        unseen.append(f"the plain run takes the {' and the '.join(used)} kernel")
     if absent:
         unseen.append(f"the device has no kernel for these inputs: {', '.join(absent)}")
     if not found:
@@ -96,8 +106,15 @@ def _may_attend(model: nn.Module) -> bool:
 
 
 def _calls_sdpa(kind: type) -> bool:
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    return not kind.__module__.startswith("torch.") and bool(file) and _has_sdpa(str(file))
+    """Return whether the file of a class, or one of a function or module that it imports, calls the function."""
+    names = {kind.__module__}
+    for value in list(vars(sys.modules.get(kind.__module__, object)).values()):
+        if isinstance(value, types.FunctionType):
+            names.add(value.__module__ or "")
+        elif isinstance(value, types.ModuleType):
+            names.add(value.__name__)
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in names if name.split(".")[0] != "torch"]
+    return any(_has_sdpa(file) for file in files if file and file.endswith(".py"))
 
 
 @functools.cache
@@ -108,10 +125,44 @@ def _has_sdpa(file: str) -> bool:
         return False
 
 
-def _ways(subject: Subject, unseen: list[str]) -> Iterator[_Way]:
-    called = {call.info.name for call in subject.history.recording.calls}
+class _Chosen(TorchFunctionMode):
+    """Notes which kernel torch chooses for each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernels: set[int] = set()
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is scaled_dot_product_attention:
+            self.kernels.add(torch._fused_sdp_choice(*args, **kwargs or {}))
+        return func(*args, **kwargs or {})
+
+
+def _kernels_of(subject: Subject) -> list[str]:
+    """Return the names of the kernels that the plain run takes; none if it calls none, or torch does not say."""
+    if _SDPA not in _functions(subject):
+        return []
+    try:
+        with warnings.catch_warnings(), _Chosen() as chosen:
+            warnings.simplefilter("ignore")
+            subject.call()
+    except ModelRaisedError:  # the choice is not known of every device and argument
+        return []
+    return [name for name, kernel in _KERNELS.items() if kernel.value in chosen.kernels]
+
+
+def _functions(subject: Subject) -> set[str]:
+    return {call.info.name for call in subject.history.recording.calls}
+
+
+def _ways(subject: Subject, unseen: list[str], used: list[str]) -> Iterator[_Way]:
+    called = _functions(subject)
     if _SDPA in called:
         for name, kernel in _KERNELS.items():
+            if used == [name]:  # it would be compared with itself
+                continue
             yield _Way(f"with the {name} kernel", subject, functools.partial(sdpa_kernel, [kernel]))
     if called & _FUSED:
         yield _Way("without the fast path of torch's layers", subject, _no_fast_path)

@@ -153,7 +153,7 @@ class _Decoder:
         made = self._sequence.part(start, length)
         for name, value in self._sequence.subject.kwargs.items():
             if "mask" in name and self._sequence.goes_with(name):
-                rows = value.narrow(-2, start, length) if value.shape[-2:] == (self._sequence.length,) * 2 else value
+                rows = value.narrow(-2, start, length) if self._sequence.is_of_pairs(name) else value
                 made[name] = rows.narrow(-1, 0, start + length).clone()
         if takes(self._model, _USE):
             made[_USE] = True
@@ -167,6 +167,10 @@ class _Decoder:
             raise NotApplicableError(f"the model returns no {self._name!r}")
         return made
 
+    def is_output(self, path: str) -> bool:
+        """Return whether an output is no part of the cache, which is another one at each step."""
+        return path.split(".", maxsplit=1)[0] not in (self._name, *CACHES)
+
     def cache_before(self, step: int) -> Any:
         """Return the cache that a step gets."""
         return self._run(step, "with a cache", [])
@@ -176,19 +180,20 @@ class _Decoder:
         return self._sequence.subject.call((), self.arguments(step, None), way="on one position alone")
 
     def _run(self, count: int, way: str, made: list[Outputs]) -> Any:
-        held = [self._make() if self._make else None]
+        cache = self._make() if self._make else None
 
         def decode(**kwargs: Any) -> Any:
+            nonlocal cache
             for step in range(count):
-                output = self._model(**self.arguments(step, held[-1]))
+                output = self._model(**self.arguments(step, cache))
                 made.append(outputs_of(output))
-                held.append(_cache_in(output, self._name))
-                if held[-1] is None:
+                cache = _cache_in(output, self._name)
+                if cache is None:
                     break
 
         with self._sequence.subject.runs(way=way, function=decode) as run:
             run()
-        return held[-1]
+        return cache
 
     def fit(self, step: int) -> Callable[[torch.Tensor, torch.Tensor], Iterator[torch.Tensor]]:
         """Return a fit of what the pass over the whole sequence has to what one step has."""
@@ -222,7 +227,7 @@ def _must_read_the_cache(decoder: _Decoder, last: Outputs) -> None:
         alone = decoder.without_cache(len(decoder.spans) - 1)
     except ModelRaisedError:
         return
-    if not [path for path in differing_outputs(last, alone) if path in last and path in alone]:
+    if not any(decoder.is_output(path) for path in differing_outputs(last, alone) if path in last and path in alone):
         raise NotApplicableError("no output depends on the cache")
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+from pytest_torchlens.checks.compare import summed_up
 from pytest_torchlens.checks.positions import Excerpt
 from pytest_torchlens.checks.positions import Question
 from pytest_torchlens.checks.positions import Region
+from pytest_torchlens.checks.positions import changed_outputs
 from pytest_torchlens.checks.positions import unreached
 from pytest_torchlens.checks.sequences import Sequence
 from pytest_torchlens.checks.sequences import find_sequence
@@ -13,7 +18,9 @@ from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import Subject
 from pytest_torchlens.checks.vacuity import dependent
+from pytest_torchlens.checks.vacuity import depending
 from pytest_torchlens.records import CheckResult
+from pytest_torchlens.records import CheckStatus
 
 NAME = "causal"
 _ADVICE = (
@@ -27,26 +34,71 @@ _NOT_SAID = (
 
 
 def run(subject: Subject, ids: str = "", dim: int = 1) -> CheckResult:
-    """Change all inputs after a position, and compare each output before it bit for bit."""
+    """Change all inputs after some positions, and compare each output before them bit for bit."""
     if not ids and not says_causal(subject.model):
         raise NotApplicableError(_NOT_SAID)
     given = find_sequence(subject, ids, dim, decoder=True)
-    sequence = Sequence(dependent(given.subject), given.name, dim)
-    at = _odd(sequence.length // 2)
-    full, short = sequence.subject, sequence.of(sequence.part(0, at)).subject
+    sequence = _dependent(given)
+    middle = _odd(sequence.length // 2)
+    short = sequence.of(sequence.part(0, middle)).subject
     try:
         _ = short.outputs
     except ModelRaisedError as error:
-        raise NotApplicableError(f"for the first {at} positions alone {error}") from error
-    question = Question(
+        raise NotApplicableError(f"for the first {middle} positions alone {error}") from error
+    found: list[CheckResult] = []
+    unseen: list[str] = []
+    for at in dict.fromkeys([middle, 1, sequence.length - 1]):
+        try:
+            result = _cut(sequence, short, at)
+        except NotApplicableError as reason:
+            unseen.append(f"position {at}: {reason}")
+            continue
+        if result.status is CheckStatus.FAILED:
+            return result
+        found.append(result)
+    if not found:
+        raise NotApplicableError("; ".join(unseen))
+    result = summed_up(NAME, found, [note for result in found for note in result.notes])
+    return replace(result, unseen=(*result.unseen, *unseen))
+
+
+def _dependent(given: Sequence) -> Sequence:
+    """Return the sequence for a model with an output that depends on what comes after the first position."""
+
+    def find(subject: Subject) -> set[str]:
+        return _depend(Sequence(subject, given.name, given.dim))
+
+    try:
+        return Sequence(dependent(given.subject, find), given.name, given.dim)
+    except NotApplicableError as error:
+        raise NotApplicableError(f"when the inputs after the first position change: {error}") from error
+
+
+def _cut(sequence: Sequence, short: Subject, at: int) -> CheckResult:
+    """Change all inputs from a position on; `short` shows which dimensions are positions."""
+    region = Region(0, at, sequence.length, shown=short.kwargs[sequence.name].size(sequence.dim))
+    excerpt = Excerpt(sequence.subject, short, region)
+    return unreached(_question(at), excerpt, _others_from(sequence, at), depend=_depend(sequence))
+
+
+def _depend(sequence: Sequence) -> set[str]:
+    """Return the outputs that depend on the inputs after the first position."""
+    changed = changed_outputs(sequence.subject, _others_from(sequence, 1), _question(1).way)
+    return depending(sequence.subject, changed)
+
+
+def _others_from(sequence: Sequence, at: int) -> dict[str, Any]:
+    return sequence.with_others(at, sequence.length - at)
+
+
+def _question(at: int) -> Question:
+    return Question(
         NAME,
         f"when the inputs from position {at} on change",
         f"before position {at}",
         f"the first operation whose part before position {at} depends on a later input",
         _ADVICE,
     )
-    changed = sequence.with_others(at, sequence.length - at)
-    return unreached(question, Excerpt(full, short, Region(0, at, sequence.length)), changed)
 
 
 def _odd(number: int) -> int:

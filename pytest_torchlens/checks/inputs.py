@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
 
@@ -11,6 +12,8 @@ import torch
 
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import walk
+from pytest_torchlens.checks.subject import OTHER_VALUES
+from pytest_torchlens.checks.subject import PLAIN
 from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import Outputs
@@ -59,6 +62,11 @@ def other_inputs(subject: Subject, seed: int = 1) -> Arguments:
     if any(not torch.equal(old, new) for old, new in zip(_leaves(subject), _leaves(made), strict=True)):
         return made
     return with_inputs(subject, lambda tensor: 1 - tensor.clamp(0, 1) if _is_whole(tensor) else tensor)
+
+
+def outputs_on_other_values(subject: Subject) -> Outputs:
+    """Return the outputs of a plain pass on `other_inputs`, which checks share."""
+    return subject.once(OTHER_VALUES, lambda: subject.call(*other_inputs(subject), way="on other values of its inputs"))
 
 
 def _leaves(given: Subject | Arguments) -> list[torch.Tensor]:
@@ -139,12 +147,26 @@ class Examples:
         """How many examples the inputs hold."""
         self._batched = {id(tensor) for tensor in tensors if tensor.size(dim) == self.count}
 
-    def batch(self, size: int, seed: int = 1, *, first_seed: int | None = None) -> Arguments:
+    def batch(
+        self, size: int, seed: int = 1, *, first_seed: int | None = None, last_seed: int | None = None
+    ) -> Arguments:
         """Return a batch: the first example of the inputs, then others, drawn with `seed`.
 
-        With `first_seed` the first one is drawn, too.
+        With `first_seed` the first one is drawn, too; `last_seed` draws the last one otherwise.
         """
-        return self._changed(lambda tensor: torch.cat([*self._rows(tensor, size, seed, first_seed)], self.dim))
+        ends = {size - 1: seed if last_seed is None else last_seed, 0: first_seed}
+        return self._changed(lambda tensor: torch.cat([*self._rows(tensor, size, seed, ends)], self.dim))
+
+    def last_alone(self, size: int) -> Subject:
+        """Return the subject with the last example of a batch alone as its inputs."""
+        return self._subject.once(("last alone", self.dim, size), lambda: self._last_alone(size))
+
+    def _last_alone(self, size: int) -> Subject:
+        given = self._changed(lambda tensor: [*self._rows(tensor, size, 1, {size - 1: 1})][-1].clone())
+        other, shared = self._subject.with_inputs(*given), other_inputs(self._subject)
+        if all(torch.equal(one, two) for one, two in zip(_leaves(given), _leaves(shared), strict=True)):
+            other.once(PLAIN, lambda: outputs_on_other_values(self._subject))
+        return other
 
     def outputs(self, size: int) -> Outputs:
         """Return the outputs of a batch, which checks share.
@@ -194,11 +216,12 @@ class Examples:
     def _changed(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Arguments:
         return with_inputs(self._subject, lambda tensor: change(tensor) if id(tensor) in self._batched else tensor)
 
-    def _rows(self, tensor: torch.Tensor, size: int, seed: int, first_seed: int | None) -> Iterator[torch.Tensor]:
-        first = self._row(tensor, 0)
-        yield first if first_seed is None else other_values(first, first_seed)
-        for number in range(1, size):
-            yield other_values(self._row(tensor, number % self.count), seed * _MANY + number)
+    def _rows(
+        self, tensor: torch.Tensor, size: int, seed: int, ends: Mapping[int, int | None]
+    ) -> Iterator[torch.Tensor]:
+        for number in range(size):
+            row, drawn_with = self._row(tensor, number % self.count), ends.get(number, seed + _MANY * number)
+            yield row if drawn_with is None else other_values(row, drawn_with)
 
     def _row(self, tensor: torch.Tensor, number: int) -> torch.Tensor:
         return tensor.narrow(self.dim, number, 1)

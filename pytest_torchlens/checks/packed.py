@@ -14,7 +14,6 @@ from pytest_torchlens.checks.sequences import DECODER_IDS
 from pytest_torchlens.checks.sequences import Sequence
 from pytest_torchlens.checks.sequences import beside_others
 from pytest_torchlens.checks.sequences import find_sequence
-from pytest_torchlens.checks.sequences import of_one_example
 from pytest_torchlens.checks.sequences import positions_of
 from pytest_torchlens.checks.sequences import says_causal
 from pytest_torchlens.checks.sequences import takes
@@ -45,7 +44,7 @@ def run(subject: Subject, ids: str = "", dim: int = 1, positions: str = "") -> C
         raise NotApplicableError(_NO_POSITIONS)
     if not (ids or positions) and (takes(subject.model, DECODER_IDS) or not says_causal(subject.model)):
         raise NotApplicableError(_NOT_CAUSAL)
-    given = find_sequence(of_one_example(subject, dim), ids, dim)
+    given = find_sequence(subject, ids, dim)
     if draws := given.subject.draws:
         raise NotApplicableError(f"the model draws random numbers ({draws}), and others for another length")
     whole = Sequence(dependent(given.subject), given.name, dim)

@@ -10,10 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.checks.catalog import split_names
 from pytest_torchlens.checks.compare import compare
+from pytest_torchlens.checks.compare import differing_outputs
 from pytest_torchlens.checks.compare import summed_up
 from pytest_torchlens.checks.positions import Excerpt
 from pytest_torchlens.checks.positions import Question
@@ -24,14 +26,17 @@ from pytest_torchlens.checks.sequences import DECODER_IDS
 from pytest_torchlens.checks.sequences import Sequence
 from pytest_torchlens.checks.sequences import beside_others
 from pytest_torchlens.checks.sequences import find_sequence
-from pytest_torchlens.checks.sequences import of_one_example
+from pytest_torchlens.checks.sequences import parameters_of
 from pytest_torchlens.checks.sequences import positions_of
 from pytest_torchlens.checks.sequences import says_causal
 from pytest_torchlens.checks.sequences import takes
 from pytest_torchlens.checks.sequences import with_positions
 from pytest_torchlens.checks.subject import PLAIN
+from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
+from pytest_torchlens.checks.subject import Outputs
 from pytest_torchlens.checks.subject import Subject
+from pytest_torchlens.checks.tolerance import is_plainly_explained
 from pytest_torchlens.checks.vacuity import dependent
 from pytest_torchlens.checks.vacuity import dependent_outputs
 from pytest_torchlens.records import CheckResult
@@ -39,8 +44,11 @@ from pytest_torchlens.records import CheckStatus
 
 NAME = "padding"
 _MASKS = ("attention_mask", "src_key_padding_mask", "key_padding_mask", "padding_mask")
+"""The first names to look for; then any that ends in `_TRUE_AT_PADDING`."""
 _TRUE_AT_PADDING = "padding_mask"
-"""How the name of a mask ends that is True at padded positions; any other is 1 at real ones."""
+"""How the name of a mask ends that is likely True at padded positions; any other is likely 1 at real ones."""
+_SURE = frozenset(_MASKS[:-1])
+"""Masks of transformers and of torch, whose names say which it is."""
 _ADVICE = (
     "give the mask to each operation that mixes positions (attention, convolutions, means and norms over the "
     "sequence), and count positions from the mask"
@@ -55,7 +63,7 @@ def run(
     subject: Subject, ids: str = "", dim: int = 1, mask: str = "", positions: str = "", sides: str = "left,right"
 ) -> CheckResult:
     """Compare a sequence alone with the same one padded, and padded with other values, on each side."""
-    mask = mask or next((name for name in _MASKS if takes(subject.model, name)), "")
+    mask = mask or _mask_of(subject.model)
     if not mask:
         raise NotApplicableError(_NO_MASK)
     padder = _Padder(subject, ids, dim, mask, positions)
@@ -83,11 +91,17 @@ def run(
     return replace(result, unseen=(*result.unseen, *unseen))
 
 
+def _mask_of(model: nn.Module) -> str:
+    """Return the argument that takes a mask; empty if forward has none."""
+    others = [name for name in parameters_of(model) if name.endswith(_TRUE_AT_PADDING)]
+    return next((name for name in _MASKS if takes(model, name)), "") or next(iter(others), "")
+
+
 class _Padder:
     """Pads the sequence of a subject, whose last positions are left out so that it does not grow."""
 
     def __init__(self, subject: Subject, ids: str, dim: int, mask: str, positions: str) -> None:
-        given = find_sequence(of_one_example(subject, dim), ids, dim)
+        given = find_sequence(subject, ids, dim)
         if given.length <= 2 * _PADDED:
             few = f"the sequence has {given.length} positions, too few: {2 * _PADDED + 1} are needed"
             raise NotApplicableError(few)
@@ -96,9 +110,9 @@ class _Padder:
         whole = Sequence(dependent(given.subject), given.name, dim)
         part = whole.of(whole.part(0, whole.length - _PADDED))
         self._mask = mask
-        self._hides = mask.endswith(_TRUE_AT_PADDING)
+        self._hides = self._true_hides(part)
         self._positions = positions_of(subject.model, positions)
-        self.sequence = with_positions(part.of(part.subject.kwargs | {mask: self._mask_of(part)}), self._positions)
+        self.sequence = with_positions(self._with_mask(part, self._hides), self._positions)
         self._region_of = {"left": _PADDED, "right": 0}
         self._padded: dict[str, Sequence] = {}
         self._is_decoder = says_causal(subject.model)
@@ -112,17 +126,46 @@ class _Padder:
         """Whether a sequence that is padded on the left must give the same: it has positions, or is a decoder's."""
         return self._positions in self.sequence.subject.kwargs or bool(self._is_decoder and not self._has_decoder)
 
-    def _mask_of(self, part: Sequence) -> torch.Tensor:
-        """Return a mask that hides nothing."""
+    def _true_hides(self, part: Sequence) -> bool:
+        """Return whether the mask is True at padded positions, rather than at real ones.
+
+        What the name says is believed of known names; else the mask of the inputs hides nothing, or that mask does
+        which changes nothing.
+        """
+        named, given = self._mask.endswith(_TRUE_AT_PADDING), part.subject.kwargs.get(self._mask)
+        if self._mask in _SURE:
+            return named
+        if isinstance(given, torch.Tensor):
+            return named if not given.numel() or given.bool().any() != given.bool().all() else not bool(given.any())
+        try:
+            plain = part.subject.outputs
+        except ModelRaisedError:  # it cannot do without
+            return named
+        return named if not self._changes(part, named, plain) or self._changes(part, not named, plain) else not named
+
+    def _changes(self, part: Sequence, hides: bool, plain: Outputs) -> bool:
+        """Return whether a mask that is to hide nothing changes an output by more than some last places."""
+        try:
+            masked = self._with_mask(part, hides).subject.outputs
+        except ModelRaisedError:
+            return True
+        return any(
+            not is_plainly_explained(masked[path], plain[path])
+            for path in differing_outputs(masked, plain)
+            if path in masked and path in plain
+        )
+
+    def _with_mask(self, part: Sequence, hides: bool) -> Sequence:
+        """Return the sequence with a mask that hides nothing."""
         given = part.subject.kwargs.get(self._mask)
-        kind = torch.bool if self._hides else torch.long
+        kind = torch.bool if hides else torch.long
         batch = part.tensor.size(1 - part.dim) if part.dim <= 1 and part.tensor.dim() > 1 else 1
-        made = torch.full((batch, part.length), not self._hides, dtype=kind, device=part.tensor.device)
-        if not isinstance(given, torch.Tensor):
-            return made
-        if given.shape != made.shape or not torch.equal(given.bool(), made.bool()):
-            raise NotApplicableError(f"{self._mask!r} of the inputs hides positions itself, or is no mask of them")
-        return given
+        made = torch.full((batch, part.length), not hides, dtype=kind, device=part.tensor.device)
+        if isinstance(given, torch.Tensor):
+            if given.shape != made.shape or not torch.equal(given.bool(), made.bool()):
+                raise NotApplicableError(f"{self._mask!r} of the inputs hides positions itself, or is no mask of them")
+            made = given
+        return part.of(part.subject.kwargs | {self._mask: made})
 
     def _excerpt(self, side: str) -> Excerpt:
         if side not in self._padded:
@@ -144,9 +187,10 @@ class _Padder:
             elif name == self._positions:
                 made[name] = _padded(value, -1, left, 0)
             elif short.goes_with(name):
-                if value.shape[-2:] == (short.length, short.length):
+                if short.is_of_pairs(name):
                     raise NotApplicableError(f"{name!r} is a mask of pairs, which has no padding")
-                made[name] = _padded(value, short.dim, left, None)
+                (where,) = short.dims_of(name)
+                made[name] = _padded(value, where, left, None)
         return made
 
     def _token(self) -> float:

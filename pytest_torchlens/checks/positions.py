@@ -43,18 +43,27 @@ from pytest_torchlens.replay import Player
 
 
 class Region(NamedTuple):
-    """Some of the positions of a sequence: `length` from `start` on, of `total`."""
+    """Some of the positions of a sequence.
+
+    Attributes
+    ----------
+    start, length, total
+        These are `length` from `start` on, of `total`.
+    shown
+        How many positions the shorter sequence has that shows which dimensions are positions; `length` if 0.
+    """
 
     start: int
     length: int
     total: int
+    shown: int = 0
 
     def of(self, tensor: torch.Tensor, shape: torch.Size) -> torch.Tensor | None:
-        """Return what a tensor of the whole holds for these positions; None if nothing has that shape."""
+        """Return what a tensor of the whole holds for these positions; None if it has another shape in the shorter."""
         if tensor.dim() != len(shape):
             return None
         for dim, size in enumerate(shape):
-            if tensor.size(dim) == self.total and size == self.length:
+            if tensor.size(dim) == self.total and size == (self.shown or self.length):
                 tensor = tensor.narrow(dim, self.start, self.length)
             elif tensor.size(dim) != size:
                 return None
@@ -80,7 +89,7 @@ class Excerpt(NamedTuple):
     full
         The model with the whole sequence.
     short
-        The model with the positions of the region alone.
+        The model with the positions of the region alone, or as many as it says.
     region
         Where they are in the whole.
     """
@@ -120,7 +129,13 @@ class Question(NamedTuple):
 
 
 def unreached(
-    question: Question, excerpt: Excerpt, changed: dict[str, Any], *, pooled: bool = False, vacuous: bool = True
+    question: Question,
+    excerpt: Excerpt,
+    changed: dict[str, Any],
+    *,
+    pooled: bool = False,
+    vacuous: bool = True,
+    depend: set[str] | None = None,
 ) -> CheckResult:
     """Return whether other values outside a region change nothing in it.
 
@@ -136,8 +151,11 @@ def unreached(
         Whether outputs without positions must not change, either.
     vacuous
         Whether an output that the change does not reach anywhere proves nothing.
+    depend
+        Paths of the outputs that depend on the input; None to find out.
     """
-    found = _compare(excerpt, _changed_outputs(excerpt, changed, question), pooled, vacuous)
+    depend = dependent_outputs(excerpt.full) if depend is None else depend
+    found = _compare(excerpt, changed_outputs(excerpt.full, changed, question.way), depend, pooled, vacuous)
     if not found.pairs:
         raise NotApplicableError("; ".join(found.unseen) or "its output holds no tensor to compare")
     fields: dict[str, Any] = {"unseen": tuple(found.unseen), "redrawn": excerpt.full.redrawn}
@@ -155,9 +173,16 @@ def unreached(
     return results.failed(question.name, failure, compared=len(found.pairs), **fields)
 
 
-def _changed_outputs(excerpt: Excerpt, changed: dict[str, Any], question: Question) -> Outputs:
+def changed_outputs(subject: Subject, changed: dict[str, Any], way: str) -> Outputs:
+    """Return the outputs on other values; one pass for each way.
+
+    Raises
+    ------
+    NotApplicableError
+        If the model raises on them.
+    """
     try:
-        return excerpt.full.call((), changed, way=question.way)
+        return subject.once(("changed", way), lambda: subject.call((), changed, way=way))
     except ModelRaisedError as error:
         raise NotApplicableError(str(error)) from error
 
@@ -178,9 +203,9 @@ class _Found:
         return [f"{reason}: {listed(names, 2)}" for reason, names in self._unseen.items()]
 
 
-def _compare(excerpt: Excerpt, changed: Outputs, pooled: bool, vacuous: bool) -> _Found:
+def _compare(excerpt: Excerpt, changed: Outputs, depend: set[str], pooled: bool, vacuous: bool) -> _Found:
     found = _Found()
-    plain, depend = excerpt.full.outputs, dependent_outputs(excerpt.full)
+    plain = excerpt.full.outputs
     for path, output in plain.items():
         one, two = excerpt.of(plain, path), excerpt.of(changed, path)
         if path not in depend:

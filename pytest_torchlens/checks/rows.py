@@ -1,5 +1,8 @@
 """The check ``rows``: other rows of the batch, changed at the same shape, change nothing in this one.
 
+The first row is compared with all others changed, then the last one.  The second comparison is spared where the last
+row is what it gives alone, but for some units in the last place: then no row before it has been let in.
+
 The place is the first operation with an element that depends on two rows.  Three replays show it, whatever the shapes
 on the way: of the batch, of the batch with other rows after the first, and of the batch with another first row.  An
 element that both changes reach depends on two rows; no element of the inputs does.
@@ -12,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from dataclasses import field
 from typing import Any
+from typing import NamedTuple
 
 import torch
 
@@ -31,10 +35,12 @@ from pytest_torchlens.checks.results import apart
 from pytest_torchlens.checks.results import values_text
 from pytest_torchlens.checks.side_by_side import ancestors
 from pytest_torchlens.checks.side_by_side import first_of
+from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import OutOfTimeError
 from pytest_torchlens.checks.subject import Outputs
 from pytest_torchlens.checks.subject import Subject
+from pytest_torchlens.checks.tolerance import is_plainly_explained
 from pytest_torchlens.checks.tolerance import judge
 from pytest_torchlens.checks.vacuity import Find
 from pytest_torchlens.checks.vacuity import dependent
@@ -54,58 +60,121 @@ _ADVICE_IN_TRAIN = (
 
 
 def run(subject: Subject, size: int = 2, dim: int = 0) -> CheckResult:
-    """Change all rows of a batch but the first, and compare the first row of each output bit for bit."""
+    """Change all rows of a batch but the first, then all but the last, and compare that row bit for bit."""
     find = dependent_in_batch(dim, size)
-    given, fits = _given(subject, size, dim, find)
-    examples = Examples(given, dim)
-    found = _compare(examples.outputs(size), examples.other_outputs(size), fits, find(given))
+    given, alone = _given(subject, dim, find)
+    batch = _Batch(given, Examples(given, dim), size, alone)
+    plain, depend = batch.examples.outputs(size), find(given)
+    found = _compare(plain, batch.examples.other_outputs(size), batch.fits(0), depend)
     if not found.count:
         raise NotApplicableError("; ".join(found.unseen) or "its output holds no tensor to compare")
+    row = _Row("first", batch.fits(0), batch.with_others(0))
     fields: dict[str, Any] = {"unseen": tuple(found.unseen), "redrawn": given.redrawn}
+    if not found.differ and not batch.last_is_as_alone(depend):
+        row = _Row("last", batch.fits(size - 1), batch.with_others(size - 1))
+        found = _compare(plain, given.call(*row.others, way=f"in a batch of {size} with other rows"), row.fits, depend)
     if not found.differ:
         return results.passed(NAME, found.count, **fields)
-    if note := _only_rounding(given, examples, found, size, fits):
+    if note := _only_rounding(batch, row, found):
         return results.passed(NAME, found.count, notes=(note,), **fields)
     path, (one, two) = next(iter(found.differ.items()))
-    what = f"the first row of {output_name(path)} changes when the other rows change"
-    failure, unseen = _failure(given, examples, size, what, path, values_text(one, two))
+    what = f"the {row.word} row of {output_name(path)} changes when the other rows change"
+    failure, unseen = _failure(batch, what, path, values_text(one, two))
     return results.failed(NAME, failure, compared=found.count, **fields | {"unseen": (*found.unseen, *unseen)})
 
 
 Fits = Callable[[str, torch.Tensor], list[torch.Tensor]]
-"""Returns what may be the first row of an output of a batch; nothing if it has no rows."""
+"""Returns what may be one row of an output of a batch; nothing if it has no rows."""
 
 
-def _given(subject: Subject, size: int, dim: int, find: Find) -> tuple[Subject, Fits]:
-    """Return the subject to make batches of, and what finds the first row of its outputs.
-
-    The dimension of rows is the one that grows with the batch; of a model that takes no example alone it is `dim`.
-    """
+def _given(subject: Subject, dim: int, find: Find) -> tuple[Subject, Outputs | None]:
+    """Return the subject to make batches of, and its outputs for one example; None if it takes none alone."""
     try:
         alone = dependent(first_example(subject, dim), find)
     except RefusedError:
-        return dependent(subject, find), lambda path, output: _first_along(output, size, dim)
-    fit, shapes = first_of(size), alone.outputs
-
-    def grown(path: str, output: torch.Tensor) -> list[torch.Tensor]:
-        reference = shapes.get(path)
-        return [] if reference is None or reference.shape == output.shape else list(fit(output, reference))
-
-    return alone, grown
+        return dependent(subject, find), None
+    return alone, alone.outputs
 
 
-def _first_along(output: torch.Tensor, size: int, dim: int) -> list[torch.Tensor]:
-    has_rows = output.dim() > dim and output.size(dim) and not output.size(dim) % size
-    return [output.narrow(dim, 0, output.size(dim) // size)] if has_rows else []
+class _Row(NamedTuple):
+    """One row of a batch: its name, what finds it in an output, and the batch with others in place of all others."""
+
+    word: str
+    fits: Fits
+    others: Arguments
+
+
+class _Batch(NamedTuple):
+    """The batch whose rows are compared.
+
+    The dimension of rows in an output is the one that grows with the batch; of a model that takes no example alone it
+    is that of the inputs.
+    """
+
+    subject: Subject
+    examples: Examples
+    size: int
+    alone: Outputs | None
+
+    def fits(self, row: int) -> Fits:
+        """Return what finds a row in the outputs."""
+        fit = first_of(self.size, row)
+
+        def grown(path: str, output: torch.Tensor) -> list[torch.Tensor]:
+            reference = (self.alone or {}).get(path)
+            return [] if reference is None or reference.shape == output.shape else list(fit(output, reference))
+
+        return grown if self.alone is not None else lambda _, output: self._along(output, row)
+
+    def _along(self, output: torch.Tensor, row: int) -> list[torch.Tensor]:
+        dim = self.examples.dim
+        if output.dim() <= dim or not output.size(dim) or output.size(dim) % self.size:
+            return []
+        length = output.size(dim) // self.size
+        return [output.narrow(dim, row * length, length)]
+
+    def with_others(self, row: int) -> Arguments:
+        """Return the batch with other rows in place of all but the first, or all but the last."""
+        ends = {"first_seed": _FIRST_SEED, "last_seed": 1} if row else {}
+        return self.examples.batch(self.size, seed=2, **ends)
+
+    def changes(self) -> list[Arguments]:
+        """Return the batch with other rows after the first, and with another first row."""
+        return [self.with_others(0), self.examples.batch(self.size, first_seed=_FIRST_SEED)]
+
+    def last_is_as_alone(self, depend: set[str]) -> bool:
+        """Return whether the last row is what it gives alone, so that no other row can have changed it plainly.
+
+        Alone it has another shape, at which kernels round otherwise: some units in the last place are no difference.
+        """
+        if self.alone is None:
+            return False
+        try:
+            last = self.examples.last_alone(self.size).outputs
+        except ModelRaisedError:
+            return False
+        fits = self.fits(self.size - 1)
+        for path, output in self.examples.outputs(self.size).items():
+            rows = fits(path, output) if path in depend else []
+            if rows and not (path in last and any(_is_near(row, last[path]) for row in rows)):
+                return False
+        return True
+
+
+_FIRST_SEED = 3
+
+
+def _is_near(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return is_plainly_explained(one, other) or fingerprint(one) == fingerprint(other)
 
 
 @dataclass
 class _Found:
-    """The first rows of outputs, with some other rows and with others."""
+    """One row of outputs, with some other rows and with others."""
 
     count: int = 0
     differ: dict[str, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
-    """The two first rows that differ, by the path of the output."""
+    """The row with the ones and with the others where it differs, by the path of the output."""
     unseen: list[str] = field(default_factory=list)
 
 
@@ -126,18 +195,19 @@ def _compare(plain: Outputs, others: Outputs, fits: Fits, depend: set[str]) -> _
     return found
 
 
-def _only_rounding(given: Subject, examples: Examples, found: _Found, size: int, fits: Fits) -> str:
+def _only_rounding(batch: _Batch, row: _Row, found: _Found) -> str:
     """Return a note if other rows change shapes on the way, as routes of tokens do, and the outputs by rounding alone.
 
     A kernel rounds otherwise at another shape.  The note is empty if that does not explain the difference.
     """
-    plain, others = (given.record(*examples.batch(size, seed=seed)) for seed in (1, 2))
+    given = batch.subject
+    plain, others = given.record(*batch.examples.batch(batch.size)), given.record(*row.others)
     label = _first_other_shape(plain, others)
     if not label:
         return ""
     exact = exact_outputs(given, plain).outputs
     for path, (one, two) in found.differ.items():
-        if not judge(two, one, fits(path, exact[path])[0]).within:
+        if not judge(two, one, row.fits(path, exact[path])[0]).within:
             return ""
     return f"bits differ, by what rounding explains: from {label} on, shapes depend on the values of other rows"
 
@@ -153,14 +223,13 @@ def _first_other_shape(one: ModelHistory, other: ModelHistory) -> str:
     return ""
 
 
-def _failure(
-    subject: Subject, examples: Examples, size: int, what: str, path: str, values: str
-) -> tuple[Failure, tuple[str, ...]]:
+def _failure(batch: _Batch, what: str, path: str, values: str) -> tuple[Failure, tuple[str, ...]]:
     """Return the failure at the first operation that lets another row in, and why that is not known."""
+    subject = batch.subject
     advice = _ADVICE_IN_TRAIN if subject.is_training else _ADVICE
     try:
-        history = subject.record(*examples.batch(size))
-        changes = [examples.batch(size, seed=2), examples.batch(size, first_seed=3)]
+        history = subject.record(*batch.examples.batch(batch.size))
+        changes = batch.changes()
         number = _first_mixing(subject, history, path, changes)
     except OutOfTimeError as error:
         return Failure(message=what, advice=advice, values=values), (f"the operation: {error}",)

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from pytest_torchlens.capture.looks import named_modules
-from pytest_torchlens.checks.inputs import first_example
 from pytest_torchlens.checks.inputs import other_values
+from pytest_torchlens.checks.inputs import with_inputs
 from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import Subject
@@ -26,6 +26,11 @@ _FAMILIES = ("decoder", "tgt", "src", "memory", "encoder")
 POSITIONS = "position_ids"
 CACHES = ("cache", "past_key_values", "cache_params", "past_key_value", "state")
 """Names of arguments and outputs that carry what was computed of former positions."""
+_PAIR = 2
+_PAIRS = ("mask", "bias")
+"""What names of tables of pairs hold."""
+_OF_EXAMPLES = ("attention_mask", "padding_mask")
+"""How names of masks end whose tables have one row an example."""
 
 
 class Sequence:
@@ -51,27 +56,68 @@ class Sequence:
     def part(self, start: int, length: int) -> dict[str, Any]:
         """Return the arguments with only some of the positions."""
 
-        def cut(tensor: torch.Tensor) -> torch.Tensor:
-            for dim in self._dims(tensor):
+        def cut(name: str, tensor: torch.Tensor) -> torch.Tensor:
+            for dim in self.dims_of(name):
                 tensor = tensor.narrow(dim, start, length)
             return tensor.clone()
 
-        return {name: cut(value) if self.goes_with(name) else value for name, value in self.subject.kwargs.items()}
+        kwargs = self.subject.kwargs
+        return {name: cut(name, value) if self.goes_with(name) else value for name, value in kwargs.items()}
 
     def goes_with(self, name: str) -> bool:
         """Return whether an argument is the sequence, or has a value for each of its positions."""
         value = self.subject.kwargs.get(name)
         if name == self.name or not isinstance(value, torch.Tensor):
             return name == self.name
-        return _belongs(name, self.name) and bool(self._dims(value))
+        return _belongs(name, self.name) and bool(self.dims_of(name))
 
-    def _dims(self, tensor: torch.Tensor) -> list[int]:
-        """Return the dimensions of a tensor that are those of the positions; two of a mask of pairs."""
-        if tensor.dim() > 1 and tensor.shape[-2:] == (self.length, self.length):
+    def dims_of(self, name: str) -> list[int]:
+        """Return the dimensions of an argument that are those of the positions; two of a mask of pairs."""
+        tensor = self.subject.kwargs[name]
+        if name == self.name:
+            return [self.dim]
+        if self.is_of_pairs(name):
             return [tensor.dim() - 2, tensor.dim() - 1]
-        if tensor.dim() <= 1:
-            return []
-        return [self.dim] if tensor.dim() > self.dim and tensor.size(self.dim) == self.length else []
+        dim = 0 if tensor.dim() == 1 and _says_positions(name) else self.dim
+        return [dim] if tensor.dim() > dim and tensor.size(dim) == self.length else []
+
+    def is_of_pairs(self, name: str) -> bool:
+        """Return whether an argument has a value for each pair of positions.
+
+        Where there are as many examples as positions, the name decides what a table is.
+        """
+        tensor = self.subject.kwargs[name]
+        if name == self.name or tensor.dim() < _PAIR or tensor.shape[-_PAIR:] != (self.length, self.length):
+            return False
+        if self.tensor.shape.count(self.length) == 1:
+            return True
+        is_table = tensor.dim() == _PAIR
+        if is_table and not self._has_examples(tensor):
+            return True
+        return any(word in name for word in _PAIRS) and not (is_table and name.endswith(_OF_EXAMPLES))
+
+    def _has_examples(self, tensor: torch.Tensor) -> bool:
+        """Return whether an argument may have a value for each example: where these are in the first dimension."""
+        return bool(self.dim and tensor.dim()) and tensor.size(0) == self.tensor.size(0)
+
+    def of_one_example(self) -> Sequence:
+        """Return the sequence of the first example alone; itself, if there is no other, or the model refuses it."""
+        if not self._has_examples(self.tensor) or self.tensor.size(0) == 1:
+            return self
+        kwargs = self.subject.kwargs
+        whole = {id(value) for name, value in kwargs.items() if self.goes_with(name) and 0 in self.dims_of(name)}
+
+        def first(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor[:1].clone() if self._has_examples(tensor) and id(tensor) not in whole else tensor
+
+        key = ("one example", self.name, self.dim)
+        try:
+            alone = self.subject.once(key, lambda: self.of(with_inputs(self.subject, first).kwargs))
+            alone.subject.deadline = self.subject.deadline
+            _ = alone.subject.outputs
+        except (ModelRaisedError, NotApplicableError):
+            return self
+        return alone
 
     def with_others(self, start: int, length: int, seed: int = 1) -> dict[str, Any]:
         """Return the arguments with other values at some of the positions: of whole numbers some that are in it."""
@@ -87,6 +133,10 @@ class Sequence:
     def of(self, kwargs: dict[str, Any]) -> Sequence:
         """Return the sequence in other arguments of the same names, for the same model."""
         return Sequence(self.subject.with_inputs((), kwargs), self.name, self.dim)
+
+
+def _says_positions(name: str) -> bool:
+    return any(word in name for word in ("position", "mask")) and "head" not in name
 
 
 def _belongs(name: str, to: str) -> bool:
@@ -176,7 +226,7 @@ def parameters_of(model: nn.Module) -> Mapping[str, inspect.Parameter]:
 
 
 def find_sequence(subject: Subject, ids: str = "", dim: int = 1, *, decoder: bool = False) -> Sequence:
-    """Return the sequence in the inputs of a subject.
+    """Return the sequence in the inputs of a subject: of one example, where the model takes one alone.
 
     Parameters
     ----------
@@ -208,11 +258,12 @@ def find_sequence(subject: Subject, ids: str = "", dim: int = 1, *, decoder: boo
         raise NotApplicableError(f"{name!r} has no dimension {dim}; 'dim' among its options names another")
     if tensor.size(dim) < _SHORTEST:
         raise NotApplicableError(f"{name!r} has {tensor.size(dim)} positions, too few: {_SHORTEST} are needed")
+    found = Sequence(named, name, dim).of_one_example()
     try:
-        _ = named.outputs
+        _ = found.subject.outputs
     except ModelRaisedError as error:
         raise NotApplicableError(f"with its inputs passed by name {error}") from error
-    return Sequence(named, name, dim)
+    return found
 
 
 _SHORTEST = 4
@@ -261,12 +312,6 @@ def positions_of(model: nn.Module, name: str = "") -> str:
     """Return the argument that takes positions; empty if forward has none."""
     name = name or POSITIONS
     return name if takes(model, name) else ""
-
-
-def of_one_example(subject: Subject, dim: int) -> Subject:
-    """Return the subject with the first of its examples, where these are in the first dimension."""
-    named = by_name(subject)
-    return first_example(named, 0) if dim else named
 
 
 def with_positions(sequence: Sequence, name: str) -> Sequence:

@@ -48,8 +48,8 @@ def whole(other: torch.Tensor, reference: torch.Tensor) -> Iterator[torch.Tensor
         yield other
 
 
-def first_of(size: int) -> Fit:
-    """Return a fit for a batch of `size`, whose first example is the reference."""
+def first_of(size: int, row: int = 0) -> Fit:
+    """Return a fit for a batch of `size`, whose first example, or another one, is the reference."""
 
     def fit(other: torch.Tensor, reference: torch.Tensor) -> Iterator[torch.Tensor]:
         if other.shape == reference.shape:
@@ -58,8 +58,9 @@ def first_of(size: int) -> Fit:
             return
         unequal = [dim for dim in range(other.dim()) if other.size(dim) != reference.size(dim)]
         if len(unequal) == 1 and other.size(unequal[0]) == size * reference.size(unequal[0]):
-            yield other.narrow(unequal[0], 0, reference.size(unequal[0]))
-            yield other[(slice(None),) * unequal[0] + (slice(None, None, size),)]
+            length = reference.size(unequal[0])
+            yield other.narrow(unequal[0], row * length, length)
+            yield other[(slice(None),) * unequal[0] + (slice(row, None, size),)]
 
     return fit
 

@@ -16,10 +16,10 @@ from torch import nn
 from pytest_torchlens.capture.looks import named_buffers
 from pytest_torchlens.capture.looks import named_parameters
 from pytest_torchlens.checks.inputs import Examples
-from pytest_torchlens.checks.inputs import other_inputs
-from pytest_torchlens.checks.subject import OTHER_VALUES
+from pytest_torchlens.checks.inputs import outputs_on_other_values
 from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
+from pytest_torchlens.checks.subject import Outputs
 from pytest_torchlens.checks.subject import Subject
 from pytest_torchlens.checks.tolerance import judge
 
@@ -83,11 +83,14 @@ def _find_dependent(subject: Subject) -> set[str]:
     if not subject.outputs:
         raise NotApplicableError("its output holds no tensor to compare")
     try:
-        changed = subject.once(
-            OTHER_VALUES, lambda: subject.call(*other_inputs(subject), way="on other values of its inputs")
-        )
+        changed = outputs_on_other_values(subject)
     except ModelRaisedError as error:
         raise NotApplicableError(f"{error}, so nothing shows that its output depends on them") from error
+    return depending(subject, changed)
+
+
+def depending(subject: Subject, changed: Outputs) -> set[str]:
+    """Return the paths of the outputs that are other ones in another pass, by more than what rounding explains."""
     return {path for path, one in subject.outputs.items() if _depends(subject, path, one, changed.get(path))}
 
 

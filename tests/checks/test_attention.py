@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import importlib
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -102,8 +104,35 @@ def test_models_without_attention_cost_nothing() -> None:
             return x.sigmoid() * x
 
     Uncalled.__module__ = "torch.nn.modules.linear"
-    assert "has no attention" in check("attention", Uncalled(8, 8), X).reason
+    assert "seems to have no attention" in check("attention", Uncalled(8, 8), X).reason
     assert "no implementation can be set" in check("attention", SpatialAttention(), X).reason
+
+
+def test_the_kernel_of_the_plain_run_is_not_compared_with_itself() -> None:
+    class WideAttention(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q = x[:, None]
+            return F.scaled_dot_product_attention(q, q, torch.cat([q, q], -1))  # math alone takes it on a CPU
+
+    result = check("attention", WideAttention(), X)
+    assert result.status is CheckStatus.NOT_APPLICABLE
+    assert "the plain run takes the math kernel" in result.reason
+
+
+def test_attention_in_a_function_of_another_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "of_helpers.py").write_text(
+        "from torch.nn.functional import scaled_dot_product_attention\n\n"
+        "def mix(x):\n    return scaled_dot_product_attention(x, x, x)\n"
+    )
+    (tmp_path / "of_models.py").write_text(
+        "from torch import nn\n\nfrom of_helpers import mix\n\n\n"
+        "class Net(nn.Module):\n    def forward(self, x):\n        return mix(x[:, None])\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    model = importlib.import_module("of_models").Net()
+    result = check("attention", model, X)
+    assert result.status is CheckStatus.PASSED
+    assert "with the math kernel" in result.notes[0]
 
 
 def test_an_implementation_that_is_not_set_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,10 +76,11 @@ class Forgets(DecoderForCausalLM):
 
 
 class Ignores(DecoderForCausalLM):
-    """Mixes no positions, and counts none."""
+    """Mixes no positions, counts none, and keeps what nobody reads."""
 
     def forward(self, tokens: torch.Tensor, cache: Any = None, use_cache: bool = False) -> dict[str, Any]:
-        return {"states": self.embed(tokens), "cache": torch.ones(1)}
+        x = self.embed(tokens)
+        return {"states": x, "cache": (x if cache is None else torch.cat([cache[0], x], 1),)}
 
 
 @pytest.mark.parametrize(
@@ -104,6 +105,12 @@ def test_a_cache_and_a_state_that_carry_all_pass(model: Any, x: torch.Tensor) ->
     assert result.status is CheckStatus.PASSED
     assert result.compared >= 2
     assert "a static cache: the model's class does not say that it takes one" in result.unseen[-1]
+
+
+def test_as_many_examples_as_positions_are_no_table_of_pairs() -> None:
+    square = torch.randint(0, 20, (12, 12), generator=torch.Generator().manual_seed(0))
+    assert check("cache", DecoderForCausalLM(), square).status is CheckStatus.PASSED
+    assert check("cache", CountsFromZeroForCausalLM(), square).status is CheckStatus.FAILED
 
 
 def test_what_has_no_cache_or_does_not_read_it_is_not_applicable() -> None:

@@ -97,6 +97,20 @@ def test_an_operation_that_reads_later_positions_is_found(model: type[Decoder], 
     assert line_of(result).endswith(line)
 
 
+@pytest.mark.parametrize(("first", "last"), [(0, 4), (12, 16)])
+def test_attention_in_both_directions_over_some_positions_at_an_end_is_found(first: int, last: int) -> None:
+    class Partly(Decoder):
+        def mix(self, x: torch.Tensor) -> torch.Tensor:
+            q, k, v = self.project(x).chunk(3, -1)
+            seen = torch.ones(x.size(1), x.size(1), dtype=torch.bool).tril()
+            seen[first:last, first:last] = True
+            return F.scaled_dot_product_attention(q, k, v, seen)
+
+    result = check("causal", Partly(), TOKENS, ids="tokens")
+    assert result.status is CheckStatus.FAILED
+    assert result.operation.startswith("scaleddotproductattention_")
+
+
 def test_a_change_through_what_has_no_positions_is_said() -> None:
     failure = check("causal", Pooled(), TOKENS, ids="tokens").failure
     assert failure is not None
@@ -106,7 +120,7 @@ def test_a_change_through_what_has_no_positions_is_said() -> None:
 @pytest.mark.parametrize("model", [Decoder, Masked, Shifted])
 def test_masks_left_padding_and_scans_pass(model: type[Decoder]) -> None:
     result = check("causal", model(), TOKENS, ids="tokens")
-    assert (result.status, result.compared, result.notes) == (CheckStatus.PASSED, 1, ())
+    assert (result.status, result.compared, result.notes) == (CheckStatus.PASSED, 3, ())
 
 
 @pytest.mark.parametrize("masked", [True, False])
@@ -117,6 +131,25 @@ def test_a_mask_of_pairs_is_cut_with_the_sequence(masked: bool) -> None:
     mask = nn.Transformer.generate_square_subsequent_mask(12) if masked else None
     result = check("causal", model, torch.rand(2, 12, 8), mask, ids="src")
     assert result.status is (CheckStatus.PASSED if masked else CheckStatus.FAILED)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_as_many_channels_or_examples_as_positions_are_told_apart(masked: bool) -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval()
+    mask = nn.Transformer.generate_square_subsequent_mask(8) if masked else None
+    wanted = CheckStatus.PASSED if masked else CheckStatus.FAILED
+    assert check("causal", model, torch.rand(1, 8, 8), mask, ids="src").status is wanted
+    assert check("causal", model, torch.rand(8, 8, 8), mask, ids="src").status is wanted
+
+
+def test_positions_in_one_dimension_are_cut_with_the_sequence() -> None:
+    class Placed(Unmasked):
+        def forward(self, tokens: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            return self.out(self.mix(self.embed(tokens) + self.embed(position_ids)))
+
+    assert check("causal", Placed(), TOKENS, torch.arange(16), ids="tokens").operation.startswith("softmax_")
 
 
 def test_the_model_says_that_it_is_causal_or_the_check_does_not_apply() -> None:
@@ -137,7 +170,7 @@ def test_a_model_whose_later_outputs_do_not_depend_on_the_later_inputs_is_not_pa
 
     result = check("causal", First(), TOKENS, ids="tokens")
     assert result.status is CheckStatus.NOT_APPLICABLE
-    assert "not dependent on the inputs that change" in result.reason
+    assert "when the inputs after the first position change: no output depends on the input" in result.reason
 
 
 def test_a_check_that_changes_nothing_passes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,6 +130,53 @@ def test_torch_transformers_take_masks_that_hide() -> None:
     assert result.compared == 4
 
 
+def test_as_many_channels_as_positions_are_no_table_of_pairs() -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval()
+    assert check("padding", model, torch.rand(1, 8, 8)).status is CheckStatus.PASSED
+
+
+class OneAtReal(nn.Module):
+    """Adds the mean of the positions where its mask is 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = nn.Embedding(20, 8)
+
+    def forward(self, tokens: torch.Tensor, padding_mask: torch.Tensor | None = None) -> torch.Tensor:
+        x = self.embed(tokens)
+        mask = torch.ones_like(tokens) if padding_mask is None else padding_mask
+        return x + self.pooled(x, mask.to(x.dtype).unsqueeze(-1))
+
+    def pooled(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return (x * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)
+
+
+@pytest.mark.parametrize("given", [(), (torch.ones(1, 12, dtype=torch.long),)])
+def test_whether_a_padding_mask_hides_where_it_is_true_is_seen(given: tuple[torch.Tensor, ...]) -> None:
+    class MeanOfMore(OneAtReal):
+        def pooled(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return (x * mask).mean(1, keepdim=True)  # divides by all
+
+    assert check("padding", OneAtReal(), TOKENS, *given).status is CheckStatus.PASSED
+    result = check("padding", MeanOfMore(), TOKENS, *given)
+    assert result.status is CheckStatus.FAILED
+    assert line_of(result).endswith("# divides by all")
+
+
+def test_any_argument_that_ends_in_padding_mask_is_found() -> None:
+    class Ignores(OneAtReal):
+        def forward(self, tokens: torch.Tensor, encoder_padding_mask: Any = None) -> torch.Tensor:  # type: ignore[override]
+            x = self.embed(tokens)
+            return x + x.mean(1, keepdim=True)  # of all
+
+    result = check("padding", Ignores(), TOKENS)
+    assert result.status is CheckStatus.FAILED
+    assert line_of(result).endswith("# of all")
+
+
 def test_a_model_that_mixes_no_positions_proves_nothing() -> None:
     class Alone(Encoder):
         def mix(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -73,6 +73,47 @@ def test_what_is_constant_for_one_example_alone_is_found_in_the_batch(name: str)
     assert line_of(result).endswith("# zero for one example")
 
 
+class Carries(nn.Module):
+    """Gives each row the state that the rows before it left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        state, made = torch.zeros(8), []
+        for row in x:
+            state = (self.layer(row) + 0.5 * state).tanh()  # of the row before
+            made.append(state)
+        return torch.stack(made)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_what_earlier_rows_leave_to_later_ones_is_found_in_the_last(size: int) -> None:
+    result = check("rows", Carries(), torch.rand(2, 8), size=size)
+    assert result.status is CheckStatus.FAILED
+    assert result.failure is not None
+    assert "the last row of the output changes" in result.failure.message
+    assert line_of(result).endswith("# of the row before")
+    result = check("batch-size", Carries(), torch.rand(2, 8), size=size)
+    assert result.status is CheckStatus.FAILED
+    assert result.failure is not None
+    assert f"as the last in a batch of {size}" in result.failure.message
+    assert line_of(result).endswith("# of the row before")
+
+
+def test_what_only_the_row_before_leaves_is_found_though_no_example_is_taken_alone() -> None:
+    class Shifts(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            assert len(x) > 1
+            return torch.cat([x[:1], x[1:] - x[:-1]])  # the row before
+
+    result = check("rows", Shifts(), torch.rand(3, 4), size=3)
+    assert result.status is CheckStatus.FAILED
+    assert line_of(result).endswith("# the row before")
+
+
 def test_attention_over_the_wrong_dimension_is_found() -> None:
     result = check("rows", Reshaped().eval(), SEQUENCE)
     assert result.status is CheckStatus.FAILED
