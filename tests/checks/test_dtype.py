@@ -127,6 +127,52 @@ def test_an_overflow_that_no_output_shows_is_noted() -> None:
     assert any("(overflow)" in note for note in result.notes)
 
 
+class Chosen(TwoLayers):
+    """Returns the number of the largest element, of numbers that may leave the range of float16."""
+
+    scale = 1e6
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        y = y * self.scale  # leaves the range
+        return (y - y.amax(1, keepdim=True)).argmax(1)
+
+
+class ChosenInRange(Chosen):
+    scale = 10.0
+
+
+def test_an_overflow_behind_an_output_of_whole_numbers_is_found() -> None:
+    x = torch.randn(16, 8, generator=torch.Generator().manual_seed(0))
+    result = check("dtype", Chosen(), x, types="float16")
+    assert cause_of(result).startswith("overflow")
+    assert line_of(result).endswith("# leaves the range")
+    assert check("dtype", ChosenInRange(), x, types="float16,bfloat16").status is CheckStatus.PASSED
+
+
+def test_whole_numbers_that_rounding_decides_on_are_noted() -> None:
+    class Near(TwoLayers):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.first(x)
+            return torch.cat([y, y + 1e-4], 1).argmax(1)
+
+    x = torch.randn(16, 8, generator=torch.Generator().manual_seed(0))
+    result = check("dtype", Near(), x, types="bfloat16")
+    assert result.status is CheckStatus.PASSED
+    assert result.notes == ("bfloat16: the output has other values, as rounding decides otherwise",)
+
+
+def test_autocast_that_lowers_nothing_is_not_applicable() -> None:
+    class Elementwise(TwoLayers):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x * self.first.bias).sin()
+
+    result = check("dtype", Elementwise(), X, types="autocast")
+    assert result.status is CheckStatus.NOT_APPLICABLE
+    assert result.reason == "autocast: no operation runs in low precision"
+    assert check("dtype", Elementwise(), X, types="bfloat16,autocast").status is CheckStatus.PASSED
+
+
 def test_what_cannot_be_cast_is_not_applicable() -> None:
     class Solved(TwoLayers):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
