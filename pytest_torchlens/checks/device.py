@@ -111,7 +111,7 @@ def _device(home: torch.device, name: str) -> torch.device:
     except RuntimeError as error:
         raise NotApplicableError(f"there is no device {name!r}: {error}") from error
     if wanted is not None:
-        if wanted.type not in (*found, "cpu") or wanted == home:
+        if wanted.type not in (*found, "cpu") or _is_same(wanted, home):
             raise NotApplicableError(
                 f"PyTorch sees no other device {name!r} here; it sees {', '.join(found) or 'none'}"
             )
@@ -121,6 +121,16 @@ def _device(home: torch.device, name: str) -> torch.device:
     if not found:
         raise NotApplicableError("this machine has no GPU that PyTorch sees (cuda, mps or xpu)")
     return torch.device(found[0])
+
+
+def _is_same(one: torch.device, other: torch.device) -> bool:
+    """Return whether two names are of one device: ``cuda`` is the present one, and all CPUs are one."""
+    return one.type == other.type and (one.type == "cpu" or _number(one) == _number(other))
+
+
+def _number(device: torch.device) -> int:
+    present = getattr(torch.get_device_module(device.type), "current_device", int)  # mps has but one
+    return int(present()) if device.index is None else device.index
 
 
 def available() -> list[str]:

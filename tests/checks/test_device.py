@@ -108,7 +108,8 @@ def test_tf32_is_off_while_the_model_runs_unless_it_is_asked_for() -> None:
 def test_a_machine_without_a_gpu_is_not_applicable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "available", list)
     assert "no GPU that PyTorch sees" in check("device", Moving(), X).reason
-    assert "sees no other device 'cpu' here" in check("device", Moving(), X, to="cpu").reason
+    for name in ("cpu", "cpu:0"):
+        assert f"sees no other device '{name}' here" in check("device", Moving(), X, to=name).reason
     assert "there is no device 'gpu'" in check("device", Moving(), X, to="gpu").reason
 
 
@@ -119,7 +120,10 @@ def test_a_constant_on_the_cpu_is_found_and_one_on_its_device_passes() -> None:
     assert result.operation == "add_1_3"
     assert line_of(result).endswith("# on the CPU")
     assert check("device", OnItsDevice(), X).status is CheckStatus.PASSED
-    assert check("device", OnItsDevice().cuda(), X.cuda()).notes == ("on cpu, without TF32",)
+    model, x = OnItsDevice().cuda(), X.cuda()
+    assert check("device", model, x).notes == ("on cpu, without TF32",)
+    for name in ("cuda", "cuda:0"):
+        assert check("device", model, x, to=name).status is CheckStatus.NOT_APPLICABLE
 
 
 @pytest.mark.cuda
