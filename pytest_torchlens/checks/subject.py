@@ -87,6 +87,15 @@ class OutOfTimeError(NotApplicableError):
     """A check took longer than it may."""
 
 
+class NoMemoryError(NotApplicableError):
+    """The memory that there is does not suffice."""
+
+
+def lacks_memory(error: Exception) -> bool:
+    """Return whether an error says that memory does not suffice: of a GPU, or of the machine."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
+
+
 class ModelRaisedError(Exception):
     """The model raised when it was run in another way.
 
@@ -177,6 +186,8 @@ class Subject:
         ------
         ModelRaisedError
             If the model raises.
+        NoMemoryError
+            If the memory does not suffice.
         OutOfTimeError
             If no time is left.
         """
@@ -223,7 +234,7 @@ class Subject:
 
         Raises
         ------
-        ModelRaisedError, OutOfTimeError
+        ModelRaisedError, NoMemoryError, OutOfTimeError
             As in `call`.
         """
         with self.recordings(args, kwargs, way, save=save) as run:
@@ -399,8 +410,10 @@ def outputs_of(output: Any) -> Outputs:
 
 @contextlib.contextmanager
 def _named(way: str, started: list[Recording] | None = None) -> Iterator[None]:
-    """Raise what the model raises as a `ModelRaisedError`."""
+    """Raise what the model raises as a `ModelRaisedError`, and as a `NoMemoryError` if it has too little of that."""
     try:
         yield
     except Exception as error:
+        if lacks_memory(error):
+            raise NoMemoryError(f"the memory does not suffice {way}".rstrip()) from error
         raise ModelRaisedError(way, error, started[0] if started else None) from error

@@ -21,6 +21,7 @@ from pytest_torchlens.records import CheckStatus
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import from_json
 from pytest_torchlens.records import to_json
+from tests.checks.subjects import check
 from tests.checks.subjects import subject_of
 
 
@@ -112,6 +113,23 @@ def test_a_model_that_raises_another_way_fails_with_its_line() -> None:
     assert result.failure is not None
     assert result.failure.message == "the model raised ValueError on a batch of 3: two, please"
     assert "test_frame.py" in result.failure.source_line
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory."), MemoryError()])
+def test_too_little_memory_is_not_the_fault_of_the_model(error: Exception) -> None:
+    class Large(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x.dtype is torch.bfloat16:
+                raise error
+            return x * 2
+
+    def run(subject: Subject) -> CheckResult:
+        raise error
+
+    result = check("dtype", Large(), torch.rand(2, 3), types="bfloat16")
+    assert result.status is CheckStatus.NOT_APPLICABLE
+    assert result.reason == "bfloat16: the memory does not suffice in bfloat16"
+    assert result_of(run).reason == "the memory does not suffice for this check"
 
 
 def test_passes_leave_buffers_parameters_inputs_and_generators_alone() -> None:
