@@ -64,6 +64,8 @@ class Tools:
     ----------
     snapshot
         Takes the state of a model and its arguments.
+    preserved
+        Puts back the settings of the process that a block changed.
     build
         Makes a fresh instance of the model; None if nobody knows how.
     child
@@ -74,6 +76,7 @@ class Tools:
     """
 
     snapshot: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Snapshot]
+    preserved: Callable[[], contextlib.AbstractContextManager[object]]
     build: Callable[[], nn.Module] | None = None
     child: Callable[[bytes, float], bytes] | None = None
     witness: Callable[[Evidence], object] = lambda evidence: None
@@ -332,7 +335,8 @@ class Subject:
     def _kept(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Snapshot]:
         snapshot = self.tools.snapshot(self.model, args, kwargs)
         try:
-            yield snapshot
+            with self.tools.preserved():
+                yield snapshot
         finally:
             self._weights.note_pass()
             snapshot.restore()

@@ -156,6 +156,31 @@ def test_passes_leave_buffers_parameters_inputs_and_generators_alone() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_settings_of_the_process_that_a_pass_changed_do_not_reach_the_next() -> None:
+    before = torch.get_default_dtype(), torch.get_num_threads()
+
+    class Setting(nn.Module):
+        """Sets the default dtype and the number of threads in train mode, and raises."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+            self.use_checkpoint = False
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            assert before == (torch.get_default_dtype(), torch.get_num_threads())
+            if self.training:
+                torch.set_default_dtype(torch.float64)
+                torch.set_num_threads(2)
+                raise RuntimeError("boom")
+            return self.layer(x) + torch.ones(8)  # type: ignore[no-any-return]
+
+    wanted = [PlannedCheck(known_checks()[name]) for name in ("checkpointing", "shapes")]
+    found = run_checks(subject_of(Setting().eval(), torch.rand(1, 8)), wanted)
+    assert [result.status for result in found] == [CheckStatus.NOT_APPLICABLE, CheckStatus.PASSED]
+    assert before == (torch.get_default_dtype(), torch.get_num_threads())
+
+
 def test_random_numbers_of_train_mode_do_not_keep_later_checks_from_a_model_in_eval_mode() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout()).eval()
     wanted = [PlannedCheck(known_checks()[name]) for name in ("train-eval", "batch-size", "export")]
