@@ -165,7 +165,7 @@ class _Parts(nn.Module):
 def _by_parts(subject: Subject) -> _Run | None:
     if not (hasattr(subject.model, "forward_features") and hasattr(subject.model, "forward_head")):
         return None
-    return _Run(subject, subject.of(_Parts(subject.model)), "by forward_features and forward_head")
+    return _Run(subject, subject.around(_Parts(subject.model)), "by forward_features and forward_head")
 
 
 # -- comparison ------------------------------------------------------------------------------------------------------

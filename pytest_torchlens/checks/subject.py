@@ -315,6 +315,10 @@ class Subject:
         """Return a subject of a copy of the model, whose weights are nobody's, with the same inputs."""
         return self._like(model, self.args, self.kwargs, Weights([]))
 
+    def around(self, model: nn.Module) -> Subject:
+        """Return a subject of a module around the model, which has its weights, with the same inputs."""
+        return self._like(model, self.args, self.kwargs, self._weights)
+
     def _like(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], weights: Weights) -> Subject:
         other = Subject(model, args, kwargs, tools=self.tools, seed=self.seed, weights=weights)
         other.deadline, other.redrawn = self.deadline, self.redrawn

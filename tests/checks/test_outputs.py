@@ -117,6 +117,19 @@ def test_a_way_that_computes_something_else_is_found(model: nn.Module, words: st
     assert line_of(result).endswith(words)
 
 
+def test_a_weight_that_the_features_write_is_put_back() -> None:
+    class Decaying(Parted):
+        def forward_features(self, ids: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                self.embedding.weight.mul_(0.999)
+            return super().forward_features(ids)
+
+    model = Decaying()
+    before = model.embedding.weight.detach().clone()
+    assert check("outputs", model, IDS).status is CheckStatus.PASSED
+    assert torch.equal(before, model.embedding.weight)
+
+
 def test_a_dict_where_a_tuple_was_asked_for_is_found() -> None:
     class Always(Text):
         def forward(self, input_ids: torch.Tensor, return_dict: bool = True) -> Any:  # type: ignore[override]
