@@ -37,6 +37,9 @@ _ADVICE_RAISES = (
     "make tensors where their partners are: torch.zeros(..., device=x.device), register_buffer for constants"
 )
 
+_CUDNN = ("conv", "rnn")
+"""Operations of cuDNN with a precision of their own."""
+
 
 def run(subject: Subject, to: str = "", tf32: bool = False) -> CheckResult:
     """Compare the outputs on another device with those of the plain run.
@@ -56,7 +59,7 @@ def run(subject: Subject, to: str = "", tf32: bool = False) -> CheckResult:
         raise NotApplicableError(f"the model draws random numbers ({subject.draws}), and others on another device")
     runner = _on(subject, device)
     way = f"on {device}"
-    with contextlib.nullcontext() if tf32 else _without_tf32():
+    with contextlib.nullcontext() if tf32 else _without_tf32(subject):
         try:
             outputs = runner.call(way=way)
         except ModelRaisedError as error:
@@ -148,13 +151,12 @@ def _on(subject: Subject, device: torch.device) -> Subject:
 
 
 @contextlib.contextmanager
-def _without_tf32() -> Iterator[None]:
-    """Switch TF32 off, and restore what was set."""
-    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
-    try:
+def _without_tf32(subject: Subject) -> Iterator[None]:
+    """Switch TF32 off, by PyTorch's former settings and by its new ones, and put back what was set."""
+    with subject.tools.preserved():
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cudnn.allow_tf32 = False
+        for operations in (torch.backends.cuda.matmul, *(getattr(torch.backends.cudnn, at, None) for at in _CUDNN)):
+            if hasattr(operations, "fp32_precision"):
+                operations.fp32_precision = "ieee"
         yield
-    finally:
-        torch.set_float32_matmul_precision(before[0])
-        torch.backends.cudnn.allow_tf32 = before[1]

@@ -8,6 +8,7 @@ from torch import nn
 
 from pytest_torchlens.checks import device
 from pytest_torchlens.records import CheckStatus
+from pytest_torchlens.run.preserved_state import preserved_global_state
 from tests.checks.subjects import TwoLayers
 from tests.checks.subjects import check
 from tests.checks.subjects import line_of
@@ -103,6 +104,16 @@ def test_tf32_is_off_while_the_model_runs_unless_it_is_asked_for() -> None:
     assert check("device", WithTf32(), X).status is CheckStatus.PASSED
     assert check("device", WithTf32(), X, tf32=True).status is CheckStatus.FAILED
     assert check("device", Moving(), X, tf32=True).notes == ("on cpu, with TF32 as it is set",)
+
+
+@pytest.mark.usefixtures("second_cpu")
+@pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="it is new in PyTorch 2.9")
+@pytest.mark.parametrize(("model", "status"), [(Moving(), CheckStatus.PASSED), (Wrong(), CheckStatus.FAILED)])
+def test_the_new_setting_of_tf32_is_off_meanwhile_and_put_back(model: nn.Module, status: CheckStatus) -> None:
+    with preserved_global_state():
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+        assert check("device", model, X).status is status
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
 
 
 def test_a_machine_without_a_gpu_is_not_applicable(monkeypatch: pytest.MonkeyPatch) -> None:
