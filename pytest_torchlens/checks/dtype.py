@@ -61,7 +61,17 @@ _LOST = 0.5
 """What errs by so much of its RMS has nothing left of its value."""
 _MOST = 0.5
 """Lost values are a failure if they make so much of the error of an output."""
-_NO_KERNEL = re.compile(r"not implemented for '\w*(Half|BFloat16)|support", re.IGNORECASE)
+_MIXED = re.compile(
+    r"(same|different|mixed|mismatched) (d?types?|scalar types?)"
+    r"|expected (scalar type|dtype|\S+\.dtype)"
+    r"|(type|dtype) \(.+\) (and|should)"
+    r"|d?types (must )?(match|be the same)"
+    r"|dtype.* to (match|be equal)|dtype \S+,? but got|does not match weight dtype|type promoting not supported"
+    r"|can't be cast"
+    r"|cannot be converted to type .* without overflow",
+    re.IGNORECASE,
+)
+"""What PyTorch says where types meet that it does not combine."""
 _ADVICE = {
     "mixed": "make constants in the dtype of what they meet: x.new_zeros(...), torch.arange(..., dtype=x.dtype), and "
     "masks with torch.finfo(x.dtype).min",
@@ -143,7 +153,7 @@ def _recorded(subject: Subject, name: str) -> ModelHistory:
             return runner.record(way=way)
     except ModelRaisedError as error:
         text = f"{type(error.error).__name__}: {error.error}"
-        if not isinstance(error.error, RuntimeError) or _NO_KERNEL.search(text):
+        if not isinstance(error.error, RuntimeError | ValueError) or not _MIXED.search(text):
             raise NotApplicableError(f"{_at(subject, error)}{first_sentence(text)}") from error
         raise _MixedError(error) from error
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -92,6 +94,48 @@ def test_a_constant_of_another_dtype_is_found() -> None:
     assert result.status is CheckStatus.FAILED
     assert line_of(result).endswith("# meets float32")
     assert check("dtype", Mixed(), X, types="autocast").status is CheckStatus.PASSED
+
+
+class Raising(TwoLayers):
+    """Raises in low precision: an error of PyTorch, or of its own."""
+
+    def __init__(self, function: Callable[[torch.Tensor], object]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        if y.dtype is not torch.float32:
+            self.function(y)
+        return self.last(y)  # type: ignore[no-any-return]
+
+
+def unsupported(x: torch.Tensor) -> None:
+    raise RuntimeError("a state of 8 numbers was expected")
+
+
+MIXED: dict[str, Callable[[torch.Tensor], object]] = {
+    "index put": lambda x: x.index_put_((torch.tensor([0]),), torch.ones(1, 8)),
+    "promotion is not supported": lambda x: nn.functional.prelu(x, torch.ones(1)),
+    "recurrent": lambda x: nn.LSTM(8, 8)(x.relu()),
+    "fill": lambda x: x.half().masked_fill(x > 0, -1e9),
+    "attention": lambda x: nn.functional.scaled_dot_product_attention(x, x, x.float()),
+}
+
+
+@pytest.mark.parametrize("function", MIXED.values(), ids=MIXED)
+def test_types_that_pytorch_does_not_combine_are_found(function: Callable[[torch.Tensor], object]) -> None:
+    result = check("dtype", Raising(function), X, types="bfloat16")
+    assert result.status is CheckStatus.FAILED
+    assert result.failure is not None
+    assert "in the dtype of what they meet" in result.failure.advice
+
+
+@pytest.mark.parametrize("function", [torch.linalg.inv, torch.view_as_complex, unsupported])
+def test_other_errors_in_low_precision_are_not_applicable(function: Callable[[torch.Tensor], object]) -> None:
+    result = check("dtype", Raising(function), X, types="bfloat16")
+    assert result.status is CheckStatus.NOT_APPLICABLE
+    assert "Error: " in result.reason
 
 
 def test_angles_that_have_too_few_digits_are_found() -> None:
