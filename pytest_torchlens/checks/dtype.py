@@ -31,6 +31,7 @@ from pytest_torchlens.checks.compare import words_of
 from pytest_torchlens.checks.dynamo import first_sentence
 from pytest_torchlens.checks.exact import ExactPlayer
 from pytest_torchlens.checks.exact import is_discrete
+from pytest_torchlens.checks.exact import relative_error
 from pytest_torchlens.checks.held import listed
 from pytest_torchlens.checks.inputs import inputs_of
 from pytest_torchlens.checks.inputs import with_inputs
@@ -39,7 +40,6 @@ from pytest_torchlens.checks.rounding import OwnJudgement
 from pytest_torchlens.checks.rounding import RoundingPlayer
 from pytest_torchlens.checks.rounding import in_step_with_first
 from pytest_torchlens.checks.rounding import own_judgements
-from pytest_torchlens.checks.rounding import relative_error
 from pytest_torchlens.checks.side_by_side import ancestors
 from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
