@@ -11,6 +11,7 @@ import copy
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -128,8 +129,10 @@ def _is_same(one: torch.device, other: torch.device) -> bool:
 
 
 def _number(device: torch.device) -> int:
+    if ":" in str(device):
+        return device.index
     present = getattr(torch.get_device_module(device.type), "current_device", int)  # mps has but one
-    return int(present()) if device.index is None else device.index
+    return int(present())
 
 
 def available() -> list[str]:
@@ -156,7 +159,9 @@ def _without_tf32(subject: Subject) -> Iterator[None]:
     with subject.tools.preserved():
         torch.set_float32_matmul_precision("highest")
         torch.backends.cudnn.allow_tf32 = False
-        for operations in (torch.backends.cuda.matmul, *(getattr(torch.backends.cudnn, at, None) for at in _CUDNN)):
-            if hasattr(operations, "fp32_precision"):
-                operations.fp32_precision = "ieee"
+        operations: list[Any] = [torch.backends.cuda.matmul]
+        operations += [getattr(torch.backends.cudnn, name, None) for name in _CUDNN]
+        for operation in operations:
+            if hasattr(operation, "fp32_precision"):  # since PyTorch 2.9
+                operation.fp32_precision = "ieee"
         yield

@@ -239,7 +239,8 @@ class _Judged:
         """Return what is judged: outputs, and the real numbers behind whole ones that differ from the plain pass's."""
         recording, deciding = self._history.recording, self._deciding()
         kinds = [Player, ExactPlayer, *([RoundingPlayer] if with_rounding else [])]
-        found, decisive = [], defaultdict(list)
+        found: list[_Output] = []
+        decisive: dict[str, list[_Output]] = defaultdict(list)
         with torch.no_grad(), contextlib.ExitStack() as stack:
             players = [stack.enter_context(kind(recording)) for kind in kinds]
             for number, outputs in in_step_with_first(recording, players):
@@ -247,8 +248,8 @@ class _Judged:
                 pairs = zip(*outputs[:2], strict=True)
                 self._errors[number] = max((relative_error(*pair) for pair in pairs), default=0)
                 for path in (path for path, calls in deciding.items() if number in calls):
-                    values = [[one.clone() for one in made] for made in zip(*outputs, strict=True) if _is_real(made[0])]
-                    decisive[path] += [_Output.of(path, made, decides=True) for made in values]
+                    made = [alike for alike in zip(*outputs, strict=True) if _is_real(alike[0])]
+                    decisive[path] += [_Output.of(path, [one.clone() for one in alike], decides=True) for alike in made]
             for path, read in recording.outputs:
                 values = [player.at(value_of(read).slot).detach().clone() for player in players]
                 if _is_real(values[0]):
