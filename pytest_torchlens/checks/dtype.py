@@ -26,6 +26,7 @@ from pytest_torchlens.capture.memory import overwrite
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.checks import results
 from pytest_torchlens.checks.catalog import split_names
+from pytest_torchlens.checks.compare import differing_outputs
 from pytest_torchlens.checks.compare import passed_all
 from pytest_torchlens.checks.compare import words_of
 from pytest_torchlens.checks.dynamo import first_sentence
@@ -254,7 +255,7 @@ class _Judged:
                 values = [player.at(value_of(read).slot).detach().clone() for player in players]
                 if _is_real(values[0]):
                     found.append(_Output.of(path, values))
-                elif path in deciding and not torch.equal(values[0], self._subject.outputs[path]):
+                elif path in deciding and differing_outputs({path: values[0]}, {path: self._subject.outputs[path]}):
                     self._unlike.append(path)
                     found += decisive[path]
         if not found and not deciding:
