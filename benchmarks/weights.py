@@ -17,6 +17,7 @@ from pytest_torchlens.checks.inputs import other_inputs
 from pytest_torchlens.checks.subject import Subject
 from pytest_torchlens.checks.subject import Tools
 from pytest_torchlens.checks.vacuity import redraw
+from pytest_torchlens.run.preserved_state import preserved_global_state
 from pytest_torchlens.validate.state import ModelState
 from pytest_torchlens.zoo import load_zoo
 from pytest_torchlens.zoo.case import Inputs
@@ -47,7 +48,7 @@ def shares(case: ModelCase) -> list[float]:
 def change(model: nn.Module, inputs: Inputs) -> float:
     """Return the largest change of an output, as a share of its RMS."""
     with torch.no_grad():
-        subject = Subject(model, *inputs, tools=Tools(snapshot=ModelState), seed=0)
+        subject = Subject(model, *inputs, tools=Tools(snapshot=ModelState, preserved=preserved_global_state), seed=0)
         others = subject.call(*other_inputs(subject))
         pairs = [(one, others.get(path)) for path, one in subject.outputs.items() if one.is_floating_point()]
         return max(

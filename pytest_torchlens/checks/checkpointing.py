@@ -49,7 +49,14 @@ from pytest_torchlens.records import output_name
 
 NAME = "checkpointing"
 _WAY = "with checkpointing"
-_METHODS = ("activation_checkpointing_enable", "gradient_checkpointing_enable", "set_grad_checkpointing")
+_METHODS = (
+    "activation_checkpointing_enable",
+    "gradient_checkpointing_enable",
+    "enable_gradient_checkpointing",
+    "set_grad_checkpointing",
+)
+_CLAIMS = ("supports_gradient_checkpointing", "_supports_gradient_checkpointing")
+"""Attributes with which the classes of transformers and diffusers say whether their models can do it."""
 _FLAGS = (
     "gradient_checkpointing",
     "grad_checkpointing",
@@ -97,14 +104,16 @@ def _switch_on(model: nn.Module) -> str:
     NotApplicableError
         If the model has no switch, or it does not work.
     """
+    if _refuses(model):
+        raise NotApplicableError(f"{type(model).__name__} says that it does not support gradient checkpointing")
     for name in _METHODS:
-        if getattr(model, "supports_gradient_checkpointing", True) and callable(method := getattr(model, name, None)):
+        if callable(method := getattr(model, name, None)):
             try:
                 method()
             except Exception as error:
                 raise NotApplicableError(f"{name}() raised {type(error).__name__}: {error}") from error
             return f"{name}()"
-    found = [(module, name) for _, module in named_modules(model) for name in _FLAGS if vars(module).get(name) is False]
+    found = [(module, name) for module in _able(model) for name in _FLAGS if vars(module).get(name) is False]
     for module, name in found:
         setattr(module, name, True)
     if not found:
@@ -112,6 +121,16 @@ def _switch_on(model: nn.Module) -> str:
             f"the model has no switch for it: no {', '.join(_METHODS)}, and no attribute of that name"
         )
     return ", ".join(dict.fromkeys(f"attribute {name!r}" for _, name in found))
+
+
+def _refuses(module: nn.Module) -> bool:
+    return any(getattr(module, name, None) is False for name in _CLAIMS)
+
+
+def _able(model: nn.Module) -> list[nn.Module]:
+    """Return the modules that neither say that they do not support it nor are inside one that does."""
+    refusing = {id(part) for _, module in named_modules(model) if _refuses(module) for part in module.modules()}
+    return [module for _, module in named_modules(model) if id(module) not in refusing]
 
 
 # -- passes ----------------------------------------------------------------------------------------------------------
@@ -124,6 +143,7 @@ class _Pass:
     outputs: Outputs = field(default_factory=dict)
     gradients: Outputs = field(default_factory=dict)
     statistics: Outputs = field(default_factory=dict)
+    ran_forward: bool = False
     calls: int = 0
     """Number of functions and modules that were called in the backward pass."""
 
@@ -143,13 +163,18 @@ def _plain(subject: Subject) -> tuple[Arguments, _Pass]:
 
 
 def _pass(
-    subject: Subject, given: Arguments, seed: int | None = None, only: frozenset[str] = frozenset(), way: str = ""
+    subject: Subject,
+    given: Arguments,
+    seed: int | None = None,
+    only: frozenset[str] = frozenset(),
+    way: str = "",
+    found: _Pass | None = None,
 ) -> _Pass:
-    """Return a pass; with `seed` of parameters that are moved by one unit in their last place.
+    """Return a pass, or fill `found`; with `seed` of parameters that are moved by one unit in their last place.
 
     Gradients are those of the outputs at the paths `only`, by default of all.
     """
-    found = _Pass()
+    found = _Pass() if found is None else found
 
     def function(*args: Any, **kwargs: Any) -> Outputs:
         subject.model.train()
@@ -182,6 +207,7 @@ def _differentiate(model: nn.Module, found: _Pass, only: frozenset[str], args: A
         parameter.grad = None
     with torch.enable_grad():
         output = model(*args, **kwargs)
+        found.ran_forward = True
         tensors = [tensor for path, tensor in walk(output) if tensor.requires_grad and (not only or path in only)]
         found.outputs = outputs_of(output)
         if tensors:
@@ -241,9 +267,12 @@ class _Comparison:
         self._given, plain = _plain(self._subject)
         if not plain.gradients:
             raise NotApplicableError("no parameter gets a gradient in train mode")
+        found = _Pass()
         try:
-            found = _pass(self._other, self._given, way=_WAY)
+            _pass(self._other, self._given, way=_WAY, found=found)
         except ModelRaisedError as error:
+            if not found.ran_forward and not switch.endswith("()"):  # it may need more than the attribute
+                raise NotApplicableError(f"with {switch} on, {error}") from error
             return results.failed(NAME, results.failure_of_raise(None, error, _ADVICE))
         if plain.outputs.keys() != found.outputs.keys():  # a cache, which checkpointing switches off
             self._only = frozenset(plain.outputs.keys() & found.outputs.keys())

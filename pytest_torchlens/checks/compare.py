@@ -257,10 +257,10 @@ def summed_up(name: str, found: Sequence[CheckResult], notes: Sequence[str] = ()
 
 def words_of(judgement: Judgement) -> str:
     """Return an error beside what is explained."""
-    if judgement.limit == 0 and judgement.reference_error == 0:
-        return (
-            f"{judgement.error:.3g} values are other ones" if judgement.error < float("inf") else "not the same numbers"
-        )
+    if judgement.is_count:
+        return f"{judgement.error:.3g} values are other ones"
+    if judgement.error == math.inf:
+        return "not the same numbers"
     return f"RMS error {judgement.error:.2g}, explained are {judgement.limit:.2g}"
 
 

@@ -11,6 +11,7 @@ import copy
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -37,6 +38,9 @@ _ADVICE_RAISES = (
     "make tensors where their partners are: torch.zeros(..., device=x.device), register_buffer for constants"
 )
 
+_CUDNN = ("conv", "rnn")
+"""Operations of cuDNN with a precision of their own."""
+
 
 def run(subject: Subject, to: str = "", tf32: bool = False) -> CheckResult:
     """Compare the outputs on another device with those of the plain run.
@@ -56,11 +60,9 @@ def run(subject: Subject, to: str = "", tf32: bool = False) -> CheckResult:
         raise NotApplicableError(f"the model draws random numbers ({subject.draws}), and others on another device")
     runner = _on(subject, device)
     way = f"on {device}"
-    with contextlib.nullcontext() if tf32 else _without_tf32():
+    with contextlib.nullcontext() if tf32 else _without_tf32(subject):
         try:
             outputs = runner.call(way=way)
-        except torch.OutOfMemoryError as error:
-            raise NotApplicableError(f"the model does not fit on {device}") from error
         except ModelRaisedError as error:
             return _raised(subject, runner, error, device)
         result = compare(NAME, subject, outputs, partial(_record, runner, way), way, _ADVICE)
@@ -73,9 +75,7 @@ def _record(runner: Subject, way: str) -> ModelHistory:
 
 
 def _raised(subject: Subject, runner: Subject, error: ModelRaisedError, device: torch.device) -> CheckResult:
-    """Return the failure of a model that raised there; not applicable where memory or a kernel is missing."""
-    if isinstance(error.error, torch.OutOfMemoryError):
-        raise NotApplicableError(f"the model does not fit on {device}") from error
+    """Return the failure of a model that raised there; not applicable where a kernel is missing."""
     if isinstance(error.error, NotImplementedError):
         raise NotApplicableError(f"{device} lacks an operation: {error.error}") from error
     failure = results.failure_of_raise(subject.history, raised_when_recorded(runner, error), _ADVICE_RAISES)
@@ -111,7 +111,7 @@ def _device(home: torch.device, name: str) -> torch.device:
     except RuntimeError as error:
         raise NotApplicableError(f"there is no device {name!r}: {error}") from error
     if wanted is not None:
-        if wanted.type not in (*found, "cpu") or wanted == home:
+        if wanted.type not in (*found, "cpu") or _is_same(wanted, home):
             raise NotApplicableError(
                 f"PyTorch sees no other device {name!r} here; it sees {', '.join(found) or 'none'}"
             )
@@ -121,6 +121,18 @@ def _device(home: torch.device, name: str) -> torch.device:
     if not found:
         raise NotApplicableError("this machine has no GPU that PyTorch sees (cuda, mps or xpu)")
     return torch.device(found[0])
+
+
+def _is_same(one: torch.device, other: torch.device) -> bool:
+    """Return whether two names are of one device: ``cuda`` is the present one, and all CPUs are one."""
+    return one.type == other.type and (one.type == "cpu" or _number(one) == _number(other))
+
+
+def _number(device: torch.device) -> int:
+    if ":" in str(device):
+        return device.index
+    present = getattr(torch.get_device_module(device.type), "current_device", int)  # mps has but one
+    return int(present())
 
 
 def available() -> list[str]:
@@ -142,13 +154,14 @@ def _on(subject: Subject, device: torch.device) -> Subject:
 
 
 @contextlib.contextmanager
-def _without_tf32() -> Iterator[None]:
-    """Switch TF32 off, and restore what was set."""
-    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
-    try:
+def _without_tf32(subject: Subject) -> Iterator[None]:
+    """Switch TF32 off, by PyTorch's former settings and by its new ones, and put back what was set."""
+    with subject.tools.preserved():
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cudnn.allow_tf32 = False
+        operations: list[Any] = [torch.backends.cuda.matmul]
+        operations += [getattr(torch.backends.cudnn, name, None) for name in _CUDNN]
+        for operation in operations:
+            if hasattr(operation, "fp32_precision"):  # since PyTorch 2.9
+                operation.fp32_precision = "ieee"
         yield
-    finally:
-        torch.set_float32_matmul_precision(before[0])
-        torch.backends.cudnn.allow_tf32 = before[1]

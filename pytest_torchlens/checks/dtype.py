@@ -10,22 +10,29 @@ from __future__ import annotations
 import contextlib
 import copy
 import re
+from collections import defaultdict
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
+from pytest_torchlens.capture import Aliased
+from pytest_torchlens.capture import Recording
+from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.looks import named_parameters
 from pytest_torchlens.capture.memory import overwrite
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.checks import results
 from pytest_torchlens.checks.catalog import split_names
+from pytest_torchlens.checks.compare import differing_outputs
 from pytest_torchlens.checks.compare import passed_all
 from pytest_torchlens.checks.compare import words_of
 from pytest_torchlens.checks.dynamo import first_sentence
 from pytest_torchlens.checks.exact import ExactPlayer
 from pytest_torchlens.checks.exact import is_discrete
+from pytest_torchlens.checks.exact import relative_error
 from pytest_torchlens.checks.held import listed
 from pytest_torchlens.checks.inputs import inputs_of
 from pytest_torchlens.checks.inputs import with_inputs
@@ -34,11 +41,11 @@ from pytest_torchlens.checks.rounding import OwnJudgement
 from pytest_torchlens.checks.rounding import RoundingPlayer
 from pytest_torchlens.checks.rounding import in_step_with_first
 from pytest_torchlens.checks.rounding import own_judgements
-from pytest_torchlens.checks.rounding import relative_error
 from pytest_torchlens.checks.side_by_side import ancestors
 from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import Subject
+from pytest_torchlens.checks.tolerance import HALF
 from pytest_torchlens.checks.tolerance import Judgement
 from pytest_torchlens.checks.tolerance import judge
 from pytest_torchlens.checks.vacuity import dependent
@@ -46,6 +53,7 @@ from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import CheckResult
 from pytest_torchlens.records import output_name
 from pytest_torchlens.replay import Player
+from pytest_torchlens.replay.run import needed_values
 
 NAME = "dtype"
 _AUTOCAST = "autocast"
@@ -54,7 +62,17 @@ _LOST = 0.5
 """What errs by so much of its RMS has nothing left of its value."""
 _MOST = 0.5
 """Lost values are a failure if they make so much of the error of an output."""
-_NO_KERNEL = re.compile(r"not implemented for '\w*(Half|BFloat16)|support", re.IGNORECASE)
+_MIXED = re.compile(
+    r"(same|different|mixed|mismatched) (d?types?|scalar types?)"
+    r"|expected (scalar type|dtype|\S+\.dtype)"
+    r"|(type|dtype) \(.+\) (and|should)"
+    r"|d?types (must )?(match|be the same)"
+    r"|dtype.* to (match|be equal)|dtype \S+,? but got|does not match weight dtype|type promoting not supported"
+    r"|can't be cast"
+    r"|cannot be converted to type .* without overflow",
+    re.IGNORECASE,
+)
+"""What PyTorch says where types meet that it does not combine."""
 _ADVICE = {
     "mixed": "make constants in the dtype of what they meet: x.new_zeros(...), torch.arange(..., dtype=x.dtype), and "
     "masks with torch.finfo(x.dtype).min",
@@ -83,7 +101,9 @@ def run(subject: Subject, types: str = "bfloat16,autocast") -> CheckResult:
     unseen: list[str] = []
     for name in split_names([types]):
         try:
-            result = _Judged(subject, _recorded(subject, name), name).result()
+            history = _recorded(subject, name)
+            _require_half(history)
+            result = _Judged(subject, history, name).result()
         except _MixedError as error:
             return results.failed(NAME, results.failure_of_raise(subject.history, error.error, _ADVICE["mixed"]))
         except NotApplicableError as reason:
@@ -94,7 +114,7 @@ def run(subject: Subject, types: str = "bfloat16,autocast") -> CheckResult:
         found.append(result)
     if not found:
         raise NotApplicableError("; ".join(unseen))
-    notes = [note for result in found for note in result.notes]
+    notes = tuple(note for result in found for note in result.notes)
     passed = passed_all(NAME, found, notes)
     return results.passed(
         NAME, passed.compared, unit="operations", unseen=(*passed.unseen, *unseen), notes=notes, redrawn=subject.redrawn
@@ -117,6 +137,11 @@ def _require_float32(subject: Subject) -> None:
         raise NotApplicableError("it has complex parameters or inputs, which half precision does not have")
 
 
+def _require_half(history: ModelHistory) -> None:
+    if not any(value.dtype in HALF for call in history.recording.calls for value in call.outputs):
+        raise NotApplicableError("no operation runs in low precision")
+
+
 # -- passes ----------------------------------------------------------------------------------------------------------
 
 
@@ -129,7 +154,7 @@ def _recorded(subject: Subject, name: str) -> ModelHistory:
             return runner.record(way=way)
     except ModelRaisedError as error:
         text = f"{type(error.error).__name__}: {error.error}"
-        if not isinstance(error.error, RuntimeError) or _NO_KERNEL.search(text):
+        if not isinstance(error.error, RuntimeError | ValueError) or not _MIXED.search(text):
             raise NotApplicableError(f"{_at(subject, error)}{first_sentence(text)}") from error
         raise _MixedError(error) from error
 
@@ -162,14 +187,21 @@ def _cast(subject: Subject, dtype: torch.dtype) -> Subject:
 
 
 class _Output(NamedTuple):
-    """An output of a pass in low precision."""
+    """An output of a pass in low precision, or real numbers that decide on one of whole numbers."""
 
     path: str
+    decides: bool
     judgement: Judgement
     relative: float
     """Its error, as a part of the RMS."""
     value: torch.Tensor
     exact: torch.Tensor
+
+    @classmethod
+    def of(cls, path: str, values: Sequence[torch.Tensor], *, decides: bool = False) -> _Output:
+        """Return it of the values in low precision, in float64, and in float64 with each result rounded."""
+        low, exact, rounded = *values[:2], values[-1]
+        return cls(path, decides, judge(low, rounded, exact, low.dtype), relative_error(low, exact), low, exact)
 
 
 class _Judged:
@@ -181,6 +213,8 @@ class _Judged:
         self._name = name
         self._errors: dict[int, float] = {}
         """The error of each call's result, as a part of the RMS: its own and what it inherits."""
+        self._unlike: list[str] = []
+        """Paths of the outputs of whole numbers that are other ones than in the plain pass."""
 
     def result(self) -> CheckResult:
         """Return the failure at the first operation at fault; passed, if no output shows one."""
@@ -197,30 +231,44 @@ class _Judged:
             if (culprit := self._culprit(output, wrong)) is not None:
                 return self._failed(output, culprit, count)
         for output in outputs:
-            lost = self._lost_values(output.path)
+            lost = [] if output.decides else self._lost_values(output.path)
             if output.relative >= _LOST or (lost and self._share(output, lost) >= _MOST * output.relative):
                 return self._lost(output, lost, count)
-        error = max((output.relative for output in outputs), default=0.0)
-        notes = [f"{self._name}: its output errs by {error:.1g} of the RMS", *self._unshown(wrong)]
-        return results.passed(NAME, count, unit="operations", notes=tuple(notes))
+        return results.passed(NAME, count, unit="operations", notes=tuple(self._notes(outputs, wrong)))
 
     def _outputs(self, *, with_rounding: bool) -> list[_Output]:
-        recording = self._history.recording
+        """Return what is judged: outputs, and the real numbers behind whole ones that differ from the plain pass's."""
+        recording, deciding = self._history.recording, self._deciding()
         kinds = [Player, ExactPlayer, *([RoundingPlayer] if with_rounding else [])]
-        found = []
+        found: list[_Output] = []
+        decisive: dict[str, list[_Output]] = defaultdict(list)
         with torch.no_grad(), contextlib.ExitStack() as stack:
             players = [stack.enter_context(kind(recording)) for kind in kinds]
             for number, outputs in in_step_with_first(recording, players):
                 self._subject.check_time()
-                self._errors[number] = max(
-                    (relative_error(*pair) for pair in zip(*outputs[:2], strict=True)), default=0
-                )
+                pairs = zip(*outputs[:2], strict=True)
+                self._errors[number] = max((relative_error(*pair) for pair in pairs), default=0)
+                for path in (path for path, calls in deciding.items() if number in calls):
+                    made = [alike for alike in zip(*outputs, strict=True) if _is_real(alike[0])]
+                    decisive[path] += [_Output.of(path, [one.clone() for one in alike], decides=True) for alike in made]
             for path, read in recording.outputs:
                 values = [player.at(value_of(read).slot).detach().clone() for player in players]
-                if not is_discrete(values[0]) and not values[0].is_complex():
-                    judgement = judge(values[0], values[-1], values[1], values[0].dtype)
-                    found.append(_Output(path, judgement, relative_error(*values[:2]), *values[:2]))
+                if _is_real(values[0]):
+                    found.append(_Output.of(path, values))
+                elif path in deciding and differing_outputs({path: values[0]}, {path: self._subject.outputs[path]}):
+                    self._unlike.append(path)
+                    found += decisive[path]
+        if not found and not deciding:
+            raise NotApplicableError("no output holds real numbers, or whole ones that no random numbers decide")
         return found
+
+    def _deciding(self) -> dict[str, set[int]]:
+        """Return the calls with the last real numbers on the way to each output of whole numbers."""
+        outputs = {} if self._subject.draws else self._subject.outputs
+        whole = [
+            (path, read) for path, read in self._history.recording.outputs if is_discrete(outputs.get(path, _REAL))
+        ]
+        return {path: _last_real(self._history.recording, read) for path, read in whole}
 
     def _culprit(self, output: _Output, wrong: Sequence[OwnJudgement]) -> OwnJudgement | None:
         """Return the first operation with an error of its own that shows in an output."""
@@ -231,7 +279,8 @@ class _Judged:
 
     def _failed(self, output: _Output, own: OwnJudgement, count: int) -> CheckResult:
         kind, cause = _cause(own)
-        what = f"{output_name(output.path)} errs in {self._name} by more than rounding explains: "
+        errs = "has other values, and what decides on them errs" if output.decides else "errs"
+        what = f"{output_name(output.path)} {errs} in {self._name} by more than rounding explains: "
         return self._failure(own.number, what + words_of(output.judgement), kind, cause, own.exact, own.output, count)
 
     def _lost_values(self, path: str) -> list[int]:
@@ -280,10 +329,37 @@ class _Judged:
         redrawn = self._subject.redrawn
         return results.failed(NAME, failure, compared=count, unit="operations", redrawn=redrawn)
 
+    def _notes(self, outputs: Sequence[_Output], wrong: Sequence[OwnJudgement]) -> Iterator[str]:
+        if errors := [output.relative for output in outputs if not output.decides]:
+            yield f"{self._name}: its output errs by {max(errors):.1g} of the RMS"
+        for path in self._unlike:
+            yield f"{self._name}: {output_name(path)} has other values, as rounding decides otherwise"
+        yield from self._unshown(wrong)
+
     def _unshown(self, wrong: Sequence[OwnJudgement]) -> list[str]:
         """Return a note on the operations that err by themselves, which no output shows."""
         labels = dict.fromkeys(f"{self._history.label(own.number)} ({_cause(own)[0]})" for own in wrong)
         return [f"{self._name}: no output shows the error of {listed([*labels])}"] if labels else []
+
+
+_REAL = torch.zeros(())
+
+
+def _is_real(tensor: torch.Tensor) -> bool:
+    return not is_discrete(tensor) and not tensor.is_complex()
+
+
+def _last_real(recording: Recording, output: Value | Aliased) -> set[int]:
+    """Return the calls whose real numbers an output of whole numbers is made of, by none but whole ones."""
+    waiting, seen, found = [*needed_values(output)], set[int](), set[int]()
+    while waiting:
+        value = waiting.pop()
+        if value.dtype.is_floating_point:
+            found.add(value.call)
+        elif value.call >= 0 and value.call not in seen:
+            seen.add(value.call)
+            waiting += [one for _, read in edges_in(recording.calls[value.call]) for one in needed_values(read)]
+    return found
 
 
 def _cause(own: OwnJudgement) -> tuple[str, str]:

@@ -6,6 +6,7 @@ so that both go the same way.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 from typing import NamedTuple
@@ -157,8 +158,11 @@ class OwnError:
 
     def of(self, outputs: tuple[torch.Tensor, ...]) -> float | None:
         """Return the largest error of the outputs, as a part of their RMS; None if it is not known."""
-        errors = [_relative(one, two) for one, two in zip(outputs, self._exact, strict=False) if one.shape == two.shape]
-        known = [error for error in errors if error is not None]
+        known = [
+            relative_error(one, two)
+            for one, two in zip(outputs, self._exact, strict=False)
+            if one.shape == two.shape and one.is_floating_point() and one.numel()
+        ]
         return max(known, default=None)
 
 
@@ -167,12 +171,19 @@ def _copied(leaf: object) -> object:
     return made.clone() if isinstance(made, torch.Tensor) and made.dtype is getattr(leaf, "dtype", None) else made
 
 
-def _relative(one: torch.Tensor, two: torch.Tensor) -> float | None:
-    if is_discrete(one) or one.is_complex() or not one.numel():
-        return None
-    size = float(two.double().square().mean().sqrt())
-    error = float((one.double() - two.double()).square().mean().sqrt())
-    return error / size if size else (float("inf") if error else 0.0)
+def relative_error(value: torch.Tensor, exact: torch.Tensor) -> float:
+    """Return the RMS error of finite numbers as a part of their RMS; infinite if only the exact ones are finite."""
+    if is_discrete(value) or value.is_complex() or value.shape != exact.shape:
+        return 0.0
+    one, two = value.double(), exact.double()
+    if not math.isfinite(float(two.abs().max()) if two.numel() else 0.0):
+        finite = two.isfinite()
+        one, two = one[finite], two[finite]
+    if not two.numel():
+        return 0.0
+    error, size = float(torch.linalg.vector_norm(one - two)), float(torch.linalg.vector_norm(two))
+    error = error if math.isfinite(error) else math.inf
+    return error / size if size else (math.inf if error else 0.0)
 
 
 class Exact(NamedTuple):

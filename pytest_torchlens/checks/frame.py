@@ -16,6 +16,7 @@ from pytest_torchlens.checks.catalog import PlannedCheck
 from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import Subject
+from pytest_torchlens.checks.subject import lacks_memory
 from pytest_torchlens.records import CheckResult
 from pytest_torchlens.records import CheckStatus
 from pytest_torchlens.records import Failure
@@ -62,6 +63,8 @@ def _result(subject: Subject, planned: PlannedCheck) -> object:
     except ModelRaisedError as error:
         return results.failed(name, results.failure_of_raise(vars(subject).get("history"), error))
     except Exception as error:  # noqa: BLE001 - a check, also a user's, may raise anything
+        if lacks_memory(error):
+            return results.not_applicable(name, "the memory does not suffice for this check")
         return _error(name, f"the check raised {type(error).__name__}: {error}", _REPORT, _last_place(error))
 
 

@@ -21,6 +21,7 @@ from pytest_torchlens.checks import results
 from pytest_torchlens.checks.catalog import WAYS_OF_OUTPUTS
 from pytest_torchlens.checks.catalog import split_names
 from pytest_torchlens.checks.compare import compare
+from pytest_torchlens.checks.compare import compare_outputs
 from pytest_torchlens.checks.compare import passed_all
 from pytest_torchlens.checks.exact import is_discrete
 from pytest_torchlens.checks.places import pairs_of
@@ -33,7 +34,6 @@ from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import CheckResult
 from pytest_torchlens.records import CheckStatus
 from pytest_torchlens.records import Failure
-from pytest_torchlens.records import output_name
 
 NAME = "outputs"
 _ADVICE = {
@@ -165,7 +165,7 @@ class _Parts(nn.Module):
 def _by_parts(subject: Subject) -> _Run | None:
     if not (hasattr(subject.model, "forward_features") and hasattr(subject.model, "forward_head")):
         return None
-    return _Run(subject, subject.of(_Parts(subject.model)), "by forward_features and forward_head")
+    return _Run(subject, subject.around(_Parts(subject.model)), "by forward_features and forward_head")
 
 
 # -- comparison ------------------------------------------------------------------------------------------------------
@@ -203,7 +203,9 @@ def _result(name: str, made: _Run) -> CheckResult:
     result = compare(NAME, subject, outputs, record, way, _ADVICE[name])
     if result.status is not CheckStatus.FAILED or result.failure is None or not histories:
         return result
-    return replace(result, failure=_placed(subject.history, histories[0], result.failure))
+    worst = compare_outputs(subject, outputs).worst
+    failure = _placed(subject.history, histories[0], result.failure, worst[0] if worst else None)
+    return replace(result, failure=failure)
 
 
 def _wrong_form(runner: Subject, kind: type, reference: Outputs, outputs: Outputs) -> str | None:
@@ -222,15 +224,14 @@ def _require_more(name: str, way: str, reference: Outputs, outputs: Outputs) -> 
         raise NotApplicableError("the output holds nothing more then")
 
 
-def _placed(one: ModelHistory, other: ModelHistory, failure: Failure) -> Failure:
+def _placed(one: ModelHistory, other: ModelHistory, failure: Failure, path: str | None) -> Failure:
     """Return the failure at an operation that only the plain call has, if the first that differs reads its result.
 
-    Without an operation that differs it is the one that makes the output.
+    Without an operation that differs it is the one that makes the output at `path`.
     """
     calls = one.recording.calls
     number = next((at for at in range(len(calls)) if one.label(at) == failure.operation), None)
     if number is None:
-        path = next((path for path, _ in one.recording.outputs if output_name(path) in failure.message), None)
         number, cause = _maker(one, path), "it makes the output; no operation that both calls have differs"
     else:
         only = {pair.one for pair in pairs_of(one, other) if pair.other is None}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 from typing import NamedTuple
@@ -138,18 +137,3 @@ def in_step_with_first(
                 if is_discrete(output) and output.shape == other.shape:
                     overwrite(other, output)
         yield number, played
-
-
-def relative_error(value: torch.Tensor, exact: torch.Tensor) -> float:
-    """Return the RMS error of finite numbers as a part of their RMS; infinite if only the exact ones are finite."""
-    if is_discrete(value) or value.is_complex() or value.shape != exact.shape:
-        return 0.0
-    one, two = value.double(), exact
-    if not math.isfinite(float(two.abs().max()) if two.numel() else 0.0):
-        finite = two.isfinite()
-        one, two = one[finite], two[finite]
-    if not two.numel():
-        return 0.0
-    error, size = float(torch.linalg.vector_norm(one - two)), float(torch.linalg.vector_norm(two))
-    error = error if math.isfinite(error) else math.inf
-    return error / size if size else (math.inf if error else 0.0)

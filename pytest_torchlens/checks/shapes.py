@@ -257,11 +257,11 @@ def _unread(subject: Subject, size: Size, outputs: Outputs) -> Failure | None:
         return None
     what = f"{size.way} no output depends on what goes beyond the first size"
     one, other = subject.record(*size.given), subject.record(*size.beyond)
-    return results.failure_at(one, _last_reader(one, other), what, _ADVICE_BEYOND)
+    return results.failure_at(one, _first_ignoring(one, other), what, _ADVICE_BEYOND)
 
 
-def _last_reader(one: ModelHistory, other: ModelHistory) -> int | None:
-    """Return the first call with a result that does not differ, of those that read what does."""
+def _first_ignoring(one: ModelHistory, other: ModelHistory) -> int | None:
+    """Return the first call that reads what differs and gives the same, of those that an output depends on."""
     changed = {pair.one for pair in differing(one, other) if pair.one is not None}
     leading = ancestors(one.recording)
     inputs = {id(source.value) for source in one.recording.sources if source.kind == "input"}

@@ -64,6 +64,8 @@ class Tools:
     ----------
     snapshot
         Takes the state of a model and its arguments.
+    preserved
+        Puts back the settings of the process that a block changed.
     build
         Makes a fresh instance of the model; None if nobody knows how.
     child
@@ -74,6 +76,7 @@ class Tools:
     """
 
     snapshot: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Snapshot]
+    preserved: Callable[[], contextlib.AbstractContextManager[object]]
     build: Callable[[], nn.Module] | None = None
     child: Callable[[bytes, float], bytes] | None = None
     witness: Callable[[Evidence], object] = lambda evidence: None
@@ -85,6 +88,15 @@ class NotApplicableError(Exception):
 
 class OutOfTimeError(NotApplicableError):
     """A check took longer than it may."""
+
+
+class NoMemoryError(NotApplicableError):
+    """The memory that there is does not suffice."""
+
+
+def lacks_memory(error: Exception) -> bool:
+    """Return whether an error says that memory does not suffice: of a GPU, or of the machine."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 class ModelRaisedError(Exception):
@@ -177,6 +189,8 @@ class Subject:
         ------
         ModelRaisedError
             If the model raises.
+        NoMemoryError
+            If the memory does not suffice.
         OutOfTimeError
             If no time is left.
         """
@@ -223,7 +237,7 @@ class Subject:
 
         Raises
         ------
-        ModelRaisedError, OutOfTimeError
+        ModelRaisedError, NoMemoryError, OutOfTimeError
             As in `call`.
         """
         with self.recordings(args, kwargs, way, save=save) as run:
@@ -301,6 +315,10 @@ class Subject:
         """Return a subject of a copy of the model, whose weights are nobody's, with the same inputs."""
         return self._like(model, self.args, self.kwargs, Weights([]))
 
+    def around(self, model: nn.Module) -> Subject:
+        """Return a subject of a module around the model, which has its weights, with the same inputs."""
+        return self._like(model, self.args, self.kwargs, self._weights)
+
     def _like(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], weights: Weights) -> Subject:
         other = Subject(model, args, kwargs, tools=self.tools, seed=self.seed, weights=weights)
         other.deadline, other.redrawn = self.deadline, self.redrawn
@@ -321,7 +339,8 @@ class Subject:
     def _kept(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Snapshot]:
         snapshot = self.tools.snapshot(self.model, args, kwargs)
         try:
-            yield snapshot
+            with self.tools.preserved():
+                yield snapshot
         finally:
             self._weights.note_pass()
             snapshot.restore()
@@ -399,8 +418,10 @@ def outputs_of(output: Any) -> Outputs:
 
 @contextlib.contextmanager
 def _named(way: str, started: list[Recording] | None = None) -> Iterator[None]:
-    """Raise what the model raises as a `ModelRaisedError`."""
+    """Raise what the model raises as a `ModelRaisedError`, and as a `NoMemoryError` if it has too little of that."""
     try:
         yield
     except Exception as error:
+        if lacks_memory(error):
+            raise NoMemoryError(f"the memory does not suffice {way}".rstrip()) from error
         raise ModelRaisedError(way, error, started[0] if started else None) from error

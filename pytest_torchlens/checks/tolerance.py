@@ -28,6 +28,8 @@ class Judgement(NamedTuple):
     reference_error: float
     limit: float
     within: bool
+    is_count: bool = False
+    """Whether the error is a number of discrete values that are other ones."""
 
     @property
     def excess(self) -> float:
@@ -42,18 +44,18 @@ def judge(
 
     The RMS error of `other` against `exact` may be k times that of `reference`, plus `FLOOR` eps of the RMS of `exact`;
     the largest error of an element `LARGEST` times as much of the largest errors.  Discrete values must be equal, and
-    numbers finite where those of the reference are.  Both k and eps are those of `dtype`: of the reference by default.
+    so must NaN and infinities, with their signs.  Both k and eps are those of `dtype`: of the reference by default.
     """
     dtype = dtype or reference.dtype
     if other.shape != reference.shape:
         return Judgement(float("inf"), 0.0, 0.0, within=False)
     if is_discrete(reference):
         wrong = float((other.to(reference.device) != reference).sum())
-        return Judgement(wrong, 0.0, 0.0, within=not wrong)
+        return Judgement(wrong, 0.0, 0.0, within=not wrong, is_count=True)
     one, two, truth = (_plain(tensor) for tensor in (other, reference, exact))
     if not all(map(_all_finite, (one, two, truth))):
         finite = two.isfinite()
-        if not torch.equal(one.isfinite(), finite) or not torch.equal(one[~finite].isnan(), two[~finite].isnan()):
+        if not torch.equal(one.isfinite(), finite) or not _same_infinities(one[~finite], two[~finite]):
             return Judgement(float("inf"), 0.0, 0.0, within=False)
         finite &= truth.isfinite()
         one, two, truth = one[finite], two[finite], truth[finite]
@@ -95,6 +97,11 @@ def eps_of(tensor: torch.Tensor) -> float:
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
     tensor = tensor.detach().resolve_conj().resolve_neg()
     return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).double().cpu()
+
+
+def _same_infinities(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether infinities and NaN are the same."""
+    return bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 def _all_finite(tensor: torch.Tensor) -> bool:

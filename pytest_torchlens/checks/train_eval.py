@@ -96,11 +96,36 @@ def _look(subject: Subject, call: Callable[..., Outputs]) -> _Look:
     look.wrong_modes += _switch(model, training=False)
     look.moved = _put_back(model, statistics)
     look.back = call()
-    changes_always = set(changed_values(before, repeated))
     after = held_values(model)
-    look.left = [name for name in changed_values(repeated, after) if name not in changes_always]
+    look.left = _changed_by_training(model, before, repeated, after)
     look.held = len(after)
     return look
+
+
+def _changed_by_training(
+    model: nn.Module, before: dict[str, str], repeated: dict[str, str], after: dict[str, str]
+) -> list[str]:
+    """Return the names of the values that changed, without those that calls in eval mode change, too.
+
+    Where these calls add to what an attribute holds, or take from it, what came or went in it is none of training's.
+    """
+    modules = {address for address, _ in named_modules(model)}
+    changes_always = set(changed_values(before, repeated))
+    growing = {_attribute(name, modules) for name in before.keys() ^ repeated.keys()}
+
+    def is_always(name: str) -> bool:
+        return name in changes_always or (
+            name in repeated.keys() ^ after.keys() and _attribute(name, modules) in growing
+        )
+
+    return [name for name in changed_values(repeated, after) if not is_always(name)]
+
+
+def _attribute(name: str, modules: set[str]) -> str:
+    """Return the path of the module's attribute that a value is in, or is: ``"block.history"``."""
+    parts = name.partition("'")[2].removesuffix("'").split(".")
+    depth = max((at for at in range(len(parts)) if ".".join(parts[:at]) in modules), default=0)
+    return ".".join(parts[: depth + 1])
 
 
 def _moves(name: str) -> bool:

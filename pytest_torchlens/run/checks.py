@@ -29,6 +29,8 @@ def check_model(
 ) -> tuple[CheckResult, ...]:
     """Run checks of a model, and leave it, its inputs, the generators and settings of the process as they were.
 
+    The settings are put back after each pass, and once more at the end.
+
     Parameters
     ----------
     model
@@ -44,7 +46,9 @@ def check_model(
     witness
         Gets what a failed check accuses.
     """
-    tools = Tools(snapshot=ModelState, build=build, child=run_in_child, witness=witness)
+    tools = Tools(
+        snapshot=ModelState, preserved=preserved_global_state, build=build, child=run_in_child, witness=witness
+    )
     subject = Subject(model, *inputs, tools=tools, seed=seed)
     with preserved_global_state():
         return run_checks(subject, plan)

@@ -15,6 +15,7 @@ from pytest_torchlens.checks.frame import run_checks
 from pytest_torchlens.checks.subject import Subject
 from pytest_torchlens.checks.subject import Tools
 from pytest_torchlens.records import CheckResult
+from pytest_torchlens.run.preserved_state import preserved_global_state
 from pytest_torchlens.validate.state import ModelState
 
 
@@ -30,7 +31,8 @@ class TwoLayers(nn.Module):
 
 def subject_of(model: nn.Module, *args: Any, seed: int | None = 0, **kwargs: Any) -> Subject:
     """Return a subject of these inputs."""
-    return Subject(model, args, kwargs, tools=Tools(snapshot=ModelState), seed=seed)
+    tools = Tools(snapshot=ModelState, preserved=preserved_global_state)
+    return Subject(model, args, kwargs, tools=tools, seed=seed)
 
 
 def check(name: str, model: nn.Module, *args: Any, **options: Any) -> CheckResult:

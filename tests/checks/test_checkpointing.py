@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 from typing import ClassVar
 
@@ -114,10 +115,53 @@ def test_what_raises_when_it_runs_again_is_found() -> None:
     assert "CheckpointError" in result.failure.message
 
 
-@pytest.mark.parametrize("model", [Checkpointed(), Reentrant(), WithMethod()])
-def test_checkpoints_that_compute_the_same_again_pass(model: nn.Module) -> None:
+class Block(TwoLayers):
+    """Needs the function that its model's method sets, as blocks of diffusers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gradient_checkpointing = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.gradient_checkpointing:
+            return self.function(self.first, x)  # type: ignore[no-any-return,operator]
+        return self.first(x)  # type: ignore[no-any-return]
+
+
+class Switching(nn.Module):
+    """Sets what its blocks need."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = Block()
+        self.last = nn.Linear(8, 2)
+
+    def enable_gradient_checkpointing(self) -> None:
+        self.block.gradient_checkpointing = True
+        self.block.function = partial(checkpoint, use_reentrant=False)  # type: ignore[assignment]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.block(x).tanh())  # type: ignore[no-any-return]
+
+
+class Unsupported(Switching):
+    supports_gradient_checkpointing = False
+
+
+def test_an_attribute_that_does_not_suffice_and_a_class_that_refuses_are_not_applicable() -> None:
+    result = check("checkpointing", Block(), X)
+    assert result.status is CheckStatus.NOT_APPLICABLE
+    assert result.reason.startswith("with attribute 'gradient_checkpointing' on, the model raised AttributeError")
+    assert "Unsupported says that it does not support" in check("checkpointing", Unsupported(), X).reason
+    assert "has no switch" in check("checkpointing", nn.Sequential(Unsupported()), X).reason
+
+
+@pytest.mark.parametrize(
+    ("model", "compared"), [(Checkpointed(), 6), (Reentrant(), 6), (WithMethod(), 6), (Switching(), 4)]
+)
+def test_checkpoints_that_compute_the_same_again_pass(model: nn.Module, compared: int) -> None:
     result = check("checkpointing", model, X)
-    assert (result.status, result.compared, result.unit) == (CheckStatus.PASSED, 6, "gradients")
+    assert (result.status, result.compared, result.unit) == (CheckStatus.PASSED, compared, "gradients")
 
 
 def test_outputs_that_only_one_way_has_are_left_out() -> None:

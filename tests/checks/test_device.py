@@ -8,6 +8,7 @@ from torch import nn
 
 from pytest_torchlens.checks import device
 from pytest_torchlens.records import CheckStatus
+from pytest_torchlens.run.preserved_state import preserved_global_state
 from tests.checks.subjects import TwoLayers
 from tests.checks.subjects import check
 from tests.checks.subjects import line_of
@@ -105,10 +106,21 @@ def test_tf32_is_off_while_the_model_runs_unless_it_is_asked_for() -> None:
     assert check("device", Moving(), X, tf32=True).notes == ("on cpu, with TF32 as it is set",)
 
 
+@pytest.mark.usefixtures("second_cpu")
+@pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="it is new in PyTorch 2.9")
+@pytest.mark.parametrize(("model", "status"), [(Moving(), CheckStatus.PASSED), (Wrong(), CheckStatus.FAILED)])
+def test_the_new_setting_of_tf32_is_off_meanwhile_and_put_back(model: nn.Module, status: CheckStatus) -> None:
+    with preserved_global_state():
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+        assert check("device", model, X).status is status
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+
+
 def test_a_machine_without_a_gpu_is_not_applicable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "available", list)
     assert "no GPU that PyTorch sees" in check("device", Moving(), X).reason
-    assert "sees no other device 'cpu' here" in check("device", Moving(), X, to="cpu").reason
+    for name in ("cpu", "cpu:0"):
+        assert f"sees no other device '{name}' here" in check("device", Moving(), X, to=name).reason
     assert "there is no device 'gpu'" in check("device", Moving(), X, to="gpu").reason
 
 
@@ -119,7 +131,10 @@ def test_a_constant_on_the_cpu_is_found_and_one_on_its_device_passes() -> None:
     assert result.operation == "add_1_3"
     assert line_of(result).endswith("# on the CPU")
     assert check("device", OnItsDevice(), X).status is CheckStatus.PASSED
-    assert check("device", OnItsDevice().cuda(), X.cuda()).notes == ("on cpu, without TF32",)
+    model, x = OnItsDevice().cuda(), X.cuda()
+    assert check("device", model, x).notes == ("on cpu, without TF32",)
+    for name in ("cuda", "cuda:0"):
+        assert check("device", model, x, to=name).status is CheckStatus.NOT_APPLICABLE
 
 
 @pytest.mark.cuda

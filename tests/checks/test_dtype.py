@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -94,6 +96,48 @@ def test_a_constant_of_another_dtype_is_found() -> None:
     assert check("dtype", Mixed(), X, types="autocast").status is CheckStatus.PASSED
 
 
+class Raising(TwoLayers):
+    """Raises in low precision: an error of PyTorch, or of its own."""
+
+    def __init__(self, function: Callable[[torch.Tensor], object]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        if y.dtype is not torch.float32:
+            self.function(y)
+        return self.last(y)  # type: ignore[no-any-return]
+
+
+def unsupported(x: torch.Tensor) -> None:
+    raise RuntimeError("a state of 8 numbers was expected")
+
+
+MIXED: dict[str, Callable[[torch.Tensor], object]] = {
+    "index put": lambda x: x.index_put_((torch.tensor([0]),), torch.ones(1, 8)),
+    "promotion is not supported": lambda x: nn.functional.prelu(x, torch.ones(1)),
+    "recurrent": lambda x: nn.LSTM(8, 8)(x.relu()),
+    "fill": lambda x: x.half().masked_fill(x > 0, -1e9),
+    "attention": lambda x: nn.functional.scaled_dot_product_attention(x, x, x.float()),
+}
+
+
+@pytest.mark.parametrize("function", MIXED.values(), ids=MIXED)
+def test_types_that_pytorch_does_not_combine_are_found(function: Callable[[torch.Tensor], object]) -> None:
+    result = check("dtype", Raising(function), X, types="bfloat16")
+    assert result.status is CheckStatus.FAILED
+    assert result.failure is not None
+    assert "in the dtype of what they meet" in result.failure.advice
+
+
+@pytest.mark.parametrize("function", [torch.linalg.inv, torch.view_as_complex, unsupported])
+def test_other_errors_in_low_precision_are_not_applicable(function: Callable[[torch.Tensor], object]) -> None:
+    result = check("dtype", Raising(function), X, types="bfloat16")
+    assert result.status is CheckStatus.NOT_APPLICABLE
+    assert "Error: " in result.reason
+
+
 def test_angles_that_have_too_few_digits_are_found() -> None:
     result = check("dtype", Turned(), X, types="bfloat16")
     assert "the type has too few digits" in cause_of(result)
@@ -125,6 +169,52 @@ def test_an_overflow_that_no_output_shows_is_noted() -> None:
     result = check("dtype", Masked(), X, types="float16")
     assert result.status is CheckStatus.PASSED
     assert any("(overflow)" in note for note in result.notes)
+
+
+class Chosen(TwoLayers):
+    """Returns the number of the largest element, of numbers that may leave the range of float16."""
+
+    scale = 1e6
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        y = y * self.scale  # leaves the range
+        return (y - y.amax(1, keepdim=True)).argmax(1)
+
+
+class ChosenInRange(Chosen):
+    scale = 10.0
+
+
+def test_an_overflow_behind_an_output_of_whole_numbers_is_found() -> None:
+    x = torch.randn(16, 8, generator=torch.Generator().manual_seed(0))
+    result = check("dtype", Chosen(), x, types="float16")
+    assert cause_of(result).startswith("overflow")
+    assert line_of(result).endswith("# leaves the range")
+    assert check("dtype", ChosenInRange(), x, types="float16,bfloat16").status is CheckStatus.PASSED
+
+
+def test_whole_numbers_that_rounding_decides_on_are_noted() -> None:
+    class Near(TwoLayers):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.first(x)
+            return torch.cat([y, y + 1e-4], 1).argmax(1)
+
+    x = torch.randn(16, 8, generator=torch.Generator().manual_seed(0))
+    result = check("dtype", Near(), x, types="bfloat16")
+    assert result.status is CheckStatus.PASSED
+    assert result.notes == ("bfloat16: the output has other values, as rounding decides otherwise",)
+
+
+def test_autocast_that_lowers_nothing_is_not_applicable() -> None:
+    class Elementwise(TwoLayers):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x * self.first.bias).sin()
+
+    result = check("dtype", Elementwise(), X, types="autocast")
+    assert result.status is CheckStatus.NOT_APPLICABLE
+    assert result.reason == "autocast: no operation runs in low precision"
+    assert check("dtype", Elementwise(), X, types="bfloat16,autocast").status is CheckStatus.PASSED
 
 
 def test_what_cannot_be_cast_is_not_applicable() -> None:

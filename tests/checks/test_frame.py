@@ -21,6 +21,7 @@ from pytest_torchlens.records import CheckStatus
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import from_json
 from pytest_torchlens.records import to_json
+from tests.checks.subjects import check
 from tests.checks.subjects import subject_of
 
 
@@ -114,6 +115,23 @@ def test_a_model_that_raises_another_way_fails_with_its_line() -> None:
     assert "test_frame.py" in result.failure.source_line
 
 
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory."), MemoryError()])
+def test_too_little_memory_is_not_the_fault_of_the_model(error: Exception) -> None:
+    class Large(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x.dtype is torch.bfloat16:
+                raise error
+            return x * 2
+
+    def run(subject: Subject) -> CheckResult:
+        raise error
+
+    result = check("dtype", Large(), torch.rand(2, 3), types="bfloat16")
+    assert result.status is CheckStatus.NOT_APPLICABLE
+    assert result.reason == "bfloat16: the memory does not suffice in bfloat16"
+    assert result_of(run).reason == "the memory does not suffice for this check"
+
+
 def test_passes_leave_buffers_parameters_inputs_and_generators_alone() -> None:
     class Writer(nn.Module):
         def __init__(self) -> None:
@@ -136,6 +154,31 @@ def test_passes_leave_buffers_parameters_inputs_and_generators_alone() -> None:
     assert torch.equal(model.weight, torch.ones(3))
     assert torch.equal(x, torch.ones(2, 3))
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_settings_of_the_process_that_a_pass_changed_do_not_reach_the_next() -> None:
+    before = torch.get_default_dtype(), torch.get_num_threads()
+
+    class Setting(nn.Module):
+        """Sets the default dtype and the number of threads in train mode, and raises."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+            self.use_checkpoint = False
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            assert before == (torch.get_default_dtype(), torch.get_num_threads())
+            if self.training:
+                torch.set_default_dtype(torch.float64)
+                torch.set_num_threads(2)
+                raise RuntimeError("boom")
+            return self.layer(x) + torch.ones(8)  # type: ignore[no-any-return]
+
+    wanted = [PlannedCheck(known_checks()[name]) for name in ("checkpointing", "shapes")]
+    found = run_checks(subject_of(Setting().eval(), torch.rand(1, 8)), wanted)
+    assert [result.status for result in found] == [CheckStatus.NOT_APPLICABLE, CheckStatus.PASSED]
+    assert before == (torch.get_default_dtype(), torch.get_num_threads())
 
 
 def test_random_numbers_of_train_mode_do_not_keep_later_checks_from_a_model_in_eval_mode() -> None:

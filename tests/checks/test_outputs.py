@@ -117,6 +117,36 @@ def test_a_way_that_computes_something_else_is_found(model: nn.Module, words: st
     assert line_of(result).endswith(words)
 
 
+def test_without_an_operation_that_differs_it_is_the_one_that_makes_the_output() -> None:
+    class Swapped(Text):
+        """Returns another tensor where attentions are asked for, of operations that are the same."""
+
+        def forward(self, input_ids: torch.Tensor, output_attentions: bool = False) -> Any:  # type: ignore[override]
+            x = self.embedding(input_ids)
+            one = self.query(x)  # the plain output
+            two = self.query(x.relu())
+            asked = (x,) if output_attentions else ()
+            return {"first": self.last(x), "scores": two if output_attentions else one, "attentions": asked}
+
+    result = check("outputs", Swapped(), IDS, ways="attentions")
+    assert result.failure is not None
+    assert result.failure.message.startswith("output 'scores' differs")
+    assert line_of(result).endswith("# the plain output")
+
+
+def test_a_weight_that_the_features_write_is_put_back() -> None:
+    class Decaying(Parted):
+        def forward_features(self, ids: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                self.embedding.weight.mul_(0.999)
+            return super().forward_features(ids)
+
+    model = Decaying()
+    before = model.embedding.weight.detach().clone()
+    assert check("outputs", model, IDS).status is CheckStatus.PASSED
+    assert torch.equal(before, model.embedding.weight)
+
+
 def test_a_dict_where_a_tuple_was_asked_for_is_found() -> None:
     class Always(Text):
         def forward(self, input_ids: torch.Tensor, return_dict: bool = True) -> Any:  # type: ignore[override]

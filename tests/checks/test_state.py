@@ -20,6 +20,7 @@ from pytest_torchlens.checks.unpickled import answer
 from pytest_torchlens.records import CheckResult
 from pytest_torchlens.records import CheckStatus
 from pytest_torchlens.run.checks import check_model
+from pytest_torchlens.run.preserved_state import preserved_global_state
 from pytest_torchlens.validate.state import ModelState
 from tests.checks.subjects import line_of
 
@@ -34,7 +35,12 @@ def planned(ways: str) -> list[PlannedCheck]:
 
 def state_of(model: nn.Module, ways: str = "", build: Callable[[], nn.Module] | None = None) -> CheckResult:
     """Return the result of the check; what another process does is done in this one, which is fast."""
-    tools = Tools(snapshot=ModelState, build=build, child=lambda job, seconds: answer(job))
+    tools = Tools(
+        snapshot=ModelState,
+        preserved=preserved_global_state,
+        build=build,
+        child=lambda job, seconds: answer(job),
+    )
     with torch.no_grad():
         (result,) = run_checks(Subject(model, (X,), tools=tools, seed=0), planned(ways))
     return result

@@ -6,10 +6,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from pytest_torchlens.checks.compare import compare_outputs
+from pytest_torchlens.checks.compare import words_of
 from pytest_torchlens.checks.exact import exact_outputs
 from pytest_torchlens.checks.tolerance import FEW
 from pytest_torchlens.checks.tolerance import is_plainly_explained
 from pytest_torchlens.checks.tolerance import judge
+from pytest_torchlens.records import CheckStatus
+from tests.checks.subjects import check
 from tests.checks.subjects import subject_of
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -53,8 +56,35 @@ def test_whole_numbers_and_infinities_must_be_equal() -> None:
     assert not judge(ones + 1, ones, ones).within
     infinite = torch.tensor([1.0, torch.inf, torch.nan])
     assert judge(infinite, infinite, infinite.double()).within
+    assert not judge(torch.tensor([1.0, -torch.inf, torch.nan]), infinite, infinite.double()).within
     assert not judge(torch.tensor([1.0, 2.0, torch.nan]), infinite, infinite.double()).within
     assert not judge(torch.ones(2), torch.ones(3), torch.ones(3).double()).within
+
+
+class MaskedByBatch(nn.Module):
+    """Returns an infinity whose sign depends on the size of the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mask = torch.full((len(x), 1), -torch.inf if len(x) == 1 else torch.inf)
+        return torch.cat([self.layer(x), mask], 1)
+
+
+def test_an_infinity_of_the_other_sign_fails() -> None:
+    result = check("batch-size", MaskedByBatch(), torch.rand(1, 4))
+    assert result.status is CheckStatus.FAILED
+    assert result.failure is not None
+    assert result.failure.message.endswith("not the same numbers")
+
+
+def test_a_number_of_values_and_an_error_are_worded_apart() -> None:
+    zeros = torch.zeros(4)
+    assert words_of(judge(zeros + 0.0892, zeros, zeros.double())) == "RMS error 0.089, explained are 0"
+    assert words_of(judge(zeros + torch.inf, zeros, zeros.double())) == "not the same numbers"
+    assert words_of(judge(zeros.long() + 1, zeros.long(), zeros.long())) == "4 values are other ones"
 
 
 class Awkward(nn.Module):

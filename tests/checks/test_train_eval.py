@@ -140,6 +140,31 @@ def test_an_activation_that_is_kept_in_each_mode_passes() -> None:
     assert check("train-eval", Remembering().eval(), X).status is CheckStatus.PASSED
 
 
+class Logging(nn.Module):
+    """Adds to a list at each call, and to another one in train mode only if it is asked to."""
+
+    def __init__(self, *, counts_training: bool) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+        self.history: list[int] = []
+        self.trained: list[int] = []
+        self.counts_training = counts_training
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.history.append(1)
+        if self.training and self.counts_training:
+            self.trained.append(1)
+        return self.layer(x)  # type: ignore[no-any-return]
+
+
+def test_a_list_that_grows_at_each_call_passes_and_one_that_training_adds_to_is_named() -> None:
+    for model in (Logging(counts_training=False), nn.Sequential(Logging(counts_training=False))):
+        assert check("train-eval", model.eval(), X).status is CheckStatus.PASSED
+    result = check("train-eval", nn.Sequential(Logging(counts_training=True)).eval(), X)
+    assert result.failure is not None
+    assert "leaves other values: attribute '0.trained.0'" in result.failure.message
+
+
 def test_a_frozen_norm_passes_and_is_noted() -> None:
     class Frozen(nn.BatchNorm1d):
         def train(self, mode: bool = True) -> Frozen:
