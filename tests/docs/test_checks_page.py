@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 from collections import Counter
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -18,6 +20,34 @@ NAMES = [check.name for check in CHECKS]
 def cells_of(path: Path) -> list[tuple[dict[str, str], str, str]]:
     with path.open(encoding="utf-8", newline="") as file:
         return [(row, name, row[name]) for row in csv.DictReader(file) for name in NAMES if row.get(name)]
+
+
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_checks_page", DOCS / "make_checks_page.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_what_its_generator_makes_of_the_tables():
+    assert generator().page() == (DOCS / "checks_results.md").read_text(encoding="utf-8")
+
+
+def test_a_section_says_which_checks_have_no_results():
+    make = generator()
+    row = dict.fromkeys(make.COLUMNS, "") | {"model": "one", "torch": "2"} | dict.fromkeys(NAMES, "passed")
+    assert f"{len(NAMES)} of the {len(NAMES)} checks ran, each on all models.\n" in section_of(make, [row])
+    without = row | {"model": "two", NAMES[-1]: ""}
+    assert f"{len(NAMES)} of the {len(NAMES)} checks ran, all of these on 1 of the models.\n" in section_of(
+        make, [row, without]
+    )
+    assert f"No results here of `{NAMES[-1]}`.\n" in section_of(make, [without])
+
+
+def section_of(make: ModuleType, rows: list[dict[str, str]]) -> str:
+    return "\n".join(make._section("torchvision", rows))
 
 
 @pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
