@@ -1,9 +1,10 @@
-"""The page of results of checks says what its tables say."""
+"""The page of results of checks says what its tables say, and that of checks what each costs."""
 
 from __future__ import annotations
 
 import csv
 import importlib.util
+import re
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
@@ -64,3 +65,14 @@ def test_the_counts_are_those_of_the_table(path: Path):
 def test_a_person_has_looked_at_each_failure(path: Path):
     bad = [(row, name) for row, name, text in cells_of(path) if text.startswith(("failed", "error", "tie"))]
     assert [(row["model"], name) for row, name in bad if f"{name}: " not in row["remark"]] == []
+
+
+def test_the_table_of_costs_has_each_check_with_its_cost_and_what_was_measured_on_what():
+    page = (DOCS / "checks.md").read_text(encoding="utf-8")
+    lines = page.partition("| check | plain passes | measured |")[2].partition("\n\n")[0].splitlines()[2:]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert [(row[0], float(row[1])) for row in rows] == [(f"`{check.name}`", check.cost) for check in CHECKS]
+    for name, cost, measured, _ in rows:
+        figure = re.match(r"([\d.]+)(?: to [\d.]+)? on (?:resnet50|timm's resnet50|the Llama)", measured)
+        assert figure is not None, name
+        assert 2 / 3 < float(figure[1]) / float(cost) < 3 / 2, name
