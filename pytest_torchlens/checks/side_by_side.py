@@ -34,6 +34,7 @@ from pytest_torchlens.checks.tolerance import factor
 from pytest_torchlens.checks.tolerance import judge
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.replay import Player
+from pytest_torchlens.replay.run import Read
 from pytest_torchlens.replay.run import needed_values
 
 Fit = Callable[[torch.Tensor, torch.Tensor], Iterator[torch.Tensor]]
@@ -138,12 +139,11 @@ class _SideBySide:
 
     def run(self) -> Parting:
         with contextlib.ExitStack() as stack:
-            player = stack.enter_context(Player(self._reference))
-            exact = stack.enter_context(ExactPlayer(self._reference))
+            self._player = player = stack.enter_context(Player(self._reference))
+            self._exact = exact = stack.enter_context(ExactPlayer(self._reference))
             self._mate = stack.enter_context(Player(self._other))
             self._played = 0
-            has_other_settings = {*self._reference.ambient.rows} != {*self._other.ambient.rows}
-            self._taking_turns = (player, exact, self._mate) if has_other_settings else ()
+            self._settings_vary = len({*self._reference.ambient.rows, *self._other.ambient.rows}) > 1
             for step in steps(self._reference, player, exact, own_errors=True):
                 self._subject.check_time()
                 if (number := self._partners.get(step.number)) is not None and number >= self._played:
@@ -153,19 +153,17 @@ class _SideBySide:
             self._take_turns([self._mate])
             self._advance(len(self._other.calls))
             self._parting.place = self._first_place()
-            self._parting.agrees = self._outputs_agree(player, exact)
+            self._parting.agrees = self._outputs_agree()
         return self._parting
 
     def _take_turns(self, players: list[Player]) -> None:
-        """Let players run under their own settings again, where those of the two passes differ."""
-        if self._reference.ambient.rows != self._other.ambient.rows:
+        """Let players run under their own settings again, where the two passes have more than one kind."""
+        if self._settings_vary:
             for player in players:
                 player.renew_settings()
 
     def _advance(self, end: int) -> None:
         """Run the other pass up to a call."""
-        for player in self._taking_turns:
-            player.apply_settings_anew()
         for number in range(self._played, end):
             call = self._other.calls[number]
             returned, _ = self._mate.play(number, call, self._mate.arguments(call))
@@ -261,14 +259,16 @@ class _SideBySide:
                 waiting.append(maker)
         return None
 
-    def _outputs_agree(self, player: Player, exact: ExactPlayer) -> bool:
+    def _outputs_agree(self) -> bool:
         pairs = zip(self._reference.outputs, self._other.outputs, strict=False)
-        for (_, read), (_, other) in pairs:
-            slot = value_of(read).slot
-            found = self._judged(self._mate.at(value_of(other).slot), player.at(slot), exact.at(slot))
-            if found is not None and not found[1].within:
-                return False
-        return len(self._reference.outputs) == len(self._other.outputs)
+        found = [self._judged_reads(read, other) for (_, read), (_, other) in pairs]
+        is_apart = any(one is not None and not one[1].within for one in found)
+        return not is_apart and len(self._reference.outputs) == len(self._other.outputs)
+
+    def _judged_reads(self, read: Read, other: Read) -> tuple[torch.Tensor, Judgement] | None:
+        """Return how far what is read in the other pass is off what is read in the reference."""
+        slot = value_of(read).slot
+        return self._judged(self._mate.at(value_of(other).slot), self._player.at(slot), self._exact.at(slot))
 
 
 def _reads_rounded(call: Call) -> bool:
