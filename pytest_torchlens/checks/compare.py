@@ -280,6 +280,8 @@ def _parting(find: Find, path: str) -> tuple[ModelHistory | None, Parting, tuple
 def _failure(history: ModelHistory | None, place: Place | None, what: str, advice: str, found: Compared) -> Failure:
     if place is None:
         return Failure(message=what, advice=advice, values=found.values)
-    return results.failure_at(
-        history, place.number, what, advice, values=place.values or found.values, cause=place.cause
-    )
+    values = place.values or found.values
+    failure = results.failure_at(history, place.number, what, advice, values=values, cause=place.cause)
+    if place.added_at is None:
+        return failure
+    return replace(failure, source_line=str(place.added_at), source_place=place.added_at)
