@@ -32,6 +32,10 @@ class Evidence:
     number: int
     alive: Any = None
 
+    def is_of(self, operation: str) -> bool:
+        """Return whether a failure at this operation accuses it; a check may judge, and drop, several failures."""
+        return self.history.label(self.number) == operation
+
 
 @dataclass(frozen=True, kw_only=True)
 class TwoRuns(Evidence):
@@ -128,6 +132,10 @@ class CompiledPiece(Evidence):
     numbers: Sequence[int]
     options: Mapping[str, Any]
     gradients: bool = False
+
+    def is_of(self, operation: str) -> bool:
+        """Return whether a failure at this operation, one of the piece, accuses it."""
+        return operation in map(self.history.label, self.numbers)
 
 
 @dataclass(frozen=True, kw_only=True)
