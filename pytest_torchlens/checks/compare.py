@@ -189,7 +189,8 @@ def compare(  # noqa: PLR0913 - what ran how, and the words for it
         parting = part(subject, subject.history, other, fit, path)
         if parting.place is not None and not parting.is_tie:
             number, alive = parting.place.number, (subject, record)
-            subject.tools.witness(TwoRuns(history=subject.history, number=number, other=other, way=way, alive=alive))
+            history = subject.history
+            subject.tools.witness(TwoRuns(history=history, number=number, other=other, way=way, fit=fit, alive=alive))
         return subject.history, parting
 
     return conclude(name, subject, found, way, advice, find)

@@ -81,8 +81,18 @@ class Padded(nn.Module):
         return x.sin() + x.mean(1, keepdim=True)
 
 
+class Ranked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        x = self.linear(x)
+        return x.sin() + x.cumsum(0)
+
+
 def zoo():
-    return {kind.__name__.lower(): kind for kind in (Net, Counter, Detached, Drops, Lost, Strided, Padded)}
+    return {kind.__name__.lower(): kind for kind in (Net, Counter, Detached, Drops, Lost, Strided, Padded, Ranked)}
 """
 ZOO = """
 provider: "python:models.py:zoo"
@@ -91,6 +101,8 @@ defaults:
 rules:
   - match: padded
     input: {shape: [1, 12], dtype: int64, range: [1, 9]}
+  - match: ranked
+    input: {shape: [1, 4]}
 """
 
 
@@ -149,6 +161,7 @@ def test_a_wrong_kernel_fails_there_and_passes_here(
             ("x.detach()", "x.clone()"),
         ),
         ("drops", "train-eval", "runs give other values than the first", ("training=True", "training=False")),
+        ("ranked", "shapes", "as row 1 in a batch of 3", ("y = x.cumsum(0)", "y = x")),
     ],
 )
 def test_what_the_model_does_itself_fails_alone_and_passes_once_it_is_mended(
