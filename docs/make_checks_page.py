@@ -39,8 +39,9 @@ models with random weights, each in a worker process with one thread. Results ar
 - **failed**: what a person who looked at it says stands below. All are true, or the page says otherwise.
 - **not applicable**: the reasons are counted below.
 
-A table's reports come from `pytest --lens-zoo ZOO --lens-checks=all --lens-json=REPORT.json`, for torchvision with the
-zoo file in that folder. `compile` used `aot_eager`. The way `pickle` of `state` was tried on the first 56 models only.
+A table's reports come from `pytest --lens-zoo ZOO --lens-checks=CHECKS --lens-json=REPORT.json`, for torchvision with
+the zoo file in that folder. Each table says which checks it has no results of. `compile` used `aot_eager`. The way
+`pickle` of `state` was tried on the first 56 models only.
 """
 WEIGHTS = """## Weights
 
@@ -65,9 +66,14 @@ def main(paths: Iterable[str]) -> None:
     """Take the results of reports into the tables, and write the page."""
     for path in paths:
         take_in(Path(path))
+    PAGE.write_text(page(), encoding="utf-8")
+
+
+def page() -> str:
+    """Return the page of the tables."""
     tables = {path.stem: read(path) for path in sorted(FOLDER.glob("*.csv"))}
     parts = [HEAD, *(part for name, rows in tables.items() for part in _section(name, rows)), WEIGHTS]
-    PAGE.write_text("\n".join(parts).rstrip() + "\n", encoding="utf-8")
+    return "\n".join(parts).rstrip() + "\n"
 
 
 _EACH_ITS_OWN = "transformers"
@@ -113,9 +119,9 @@ _LONGEST = 200
 
 
 def read(path: Path) -> list[Row]:
-    """Return the rows of a table."""
+    """Return the rows of a table; a check that it has no column for has empty cells."""
     with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+        return [dict.fromkeys(COLUMNS, "") | row for row in csv.DictReader(file)]
 
 
 def _write(path: Path, rows: list[Row]) -> None:
@@ -131,19 +137,23 @@ def _write(path: Path, rows: list[Row]) -> None:
 def _section(name: str, rows: list[Row]) -> Iterator[str]:
     cells = [(row, check, row[check]) for row in rows for check in NAMES if row[check]]
     versions = ", ".join(sorted({row["torch"] for row in rows}))
-    whole = sum(all(row[check] for check in NAMES) for row in rows)
     yield f"## {name}\n\n{SIZES[name]} {len(rows)} models, {_words(cells)}. torch {versions}."
-    yield (
-        f"All {len(NAMES)} checks ran on {whole} of the models, some of them on the others."
-        if whole < len(rows)
-        else ""
-    )
+    yield _which_ran(rows)
     yield f"All rows: [{name}.csv](zoo/checks/{name}.csv).\n"
     yield _table("check", [(check, [one for one in cells if one[1] == check]) for check in NAMES]) + "\n"
     yield from _failures(cells)
     yield from _reasons(cells)
     families = sorted({row["family"] for row in rows})
     yield _table("family", [(one, [at for at in cells if at[0]["family"] == one]) for one in families]) + "\n"
+
+
+def _which_ran(rows: list[Row]) -> str:
+    """Return how many checks have results in a table, on how many models all of these ran, and which have none."""
+    ran = [check for check in NAMES if any(row[check] for row in rows)]
+    whole = sum(all(row[check] for check in ran) for row in rows)
+    others = ", ".join(f"`{check}`" for check in NAMES if check not in ran)
+    where = "each on all models" if whole == len(rows) else f"all of these on {whole} of the models"
+    return f"{len(ran)} of the {len(NAMES)} checks ran, {where}." + (f" No results here of {others}." if others else "")
 
 
 Cell = tuple[Row, str, str]

@@ -115,10 +115,26 @@ def _growth(comparison: Comparison) -> str:
     return tabulate(rows, headers=("operation", "of the largest value", "RMS"), tablefmt="plain", disable_numparse=True)
 
 
+def repro_command(comparison: Comparison, repro: str, options: str = "") -> str:
+    """Return the command that reproduces a comparison that fails; empty if no operation alone may show it.
+
+    Parameters
+    ----------
+    comparison
+        The model's comparison.
+    repro, options
+        As of `comparison_text`.
+    """
+    first = comparison.first
+    if not repro or not comparison.fails or first is None or first.change not in _OF_AN_OPERATION:
+        return ""
+    trusted = comparison.against or "PYTHON"
+    return f"pytest-lens repro {shlex.quote(repro)} --against={shlex.quote(trusted)}{options}"
+
+
 def _what_to_do(comparison: Comparison, key: str, options: str, repro: str) -> Iterator[str]:
-    if repro and comparison.fails and comparison.first is not None and comparison.first.change in _OF_AN_OPERATION:
-        trusted = comparison.against or "PYTHON"
-        yield f"to reproduce: pytest-lens repro {shlex.quote(repro)} --against={shlex.quote(trusted)}{options}"
+    if command := repro_command(comparison, repro, options):
+        yield f"to reproduce: {command}"
     accepted = comparison.verdict is Change.IDENTICAL or comparison.stored != ""
     if accepted or comparison.against:
         return

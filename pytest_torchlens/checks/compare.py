@@ -189,7 +189,8 @@ def compare(  # noqa: PLR0913 - what ran how, and the words for it
         parting = part(subject, subject.history, other, fit, path)
         if parting.place is not None and not parting.is_tie:
             number, alive = parting.place.number, (subject, record)
-            subject.tools.witness(TwoRuns(history=subject.history, number=number, other=other, way=way, alive=alive))
+            history = subject.history
+            subject.tools.witness(TwoRuns(history=history, number=number, other=other, way=way, fit=fit, alive=alive))
         return subject.history, parting
 
     return conclude(name, subject, found, way, advice, find)
@@ -280,6 +281,8 @@ def _parting(find: Find, path: str) -> tuple[ModelHistory | None, Parting, tuple
 def _failure(history: ModelHistory | None, place: Place | None, what: str, advice: str, found: Compared) -> Failure:
     if place is None:
         return Failure(message=what, advice=advice, values=found.values)
-    return results.failure_at(
-        history, place.number, what, advice, values=place.values or found.values, cause=place.cause
-    )
+    values = place.values or found.values
+    failure = results.failure_at(history, place.number, what, advice, values=values, cause=place.cause)
+    if place.added_at is None:
+        return failure
+    return replace(failure, source_line=str(place.added_at), source_place=place.added_at)

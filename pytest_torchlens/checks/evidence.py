@@ -6,12 +6,16 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
+from typing import TYPE_CHECKING
 from typing import Any
 
 import torch
 
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.history import ModelHistory
+
+if TYPE_CHECKING:
+    from pytest_torchlens.checks.side_by_side import Fit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +36,10 @@ class Evidence:
     number: int
     alive: Any = None
 
+    def is_of(self, operation: str) -> bool:
+        """Return whether a failure at this operation accuses it; a check may judge, and drop, several failures."""
+        return self.history.label(self.number) == operation
+
 
 @dataclass(frozen=True, kw_only=True)
 class TwoRuns(Evidence):
@@ -43,10 +51,13 @@ class TwoRuns(Evidence):
         The pass that ran another way.
     way
         How it ran: ``"in a batch of 4"``.
+    fit
+        Finds in its tensors what corresponds to those of the plain pass.
     """
 
     other: ModelHistory
     way: str
+    fit: Fit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +70,13 @@ class RaisedAnotherWay(Evidence):
         The other pass up to there: the same calls as before it in the plain pass.
     way
         How it ran.
+    fit
+        As of `TwoRuns`.
     """
 
     recording: Recording
     way: str
+    fit: Fit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +142,10 @@ class CompiledPiece(Evidence):
     numbers: Sequence[int]
     options: Mapping[str, Any]
     gradients: bool = False
+
+    def is_of(self, operation: str) -> bool:
+        """Return whether a failure at this operation, one of the piece, accuses it."""
+        return operation in map(self.history.label, self.numbers)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -67,7 +67,7 @@ def _compared(
         outputs = runner.call(*given, way=way)
     except ModelRaisedError as error:
         recorded = raised_when_recorded(runner, error, given)
-        witness_raise(reference, recorded, alive=runner)
+        witness_raise(reference, recorded, fit, alive=runner)
         failure = failure_of_raise(reference.history, recorded, _ADVICE)
         return failed(NAME, failure, redrawn=reference.redrawn)
     return compare(NAME, reference, outputs, lambda: runner.record(*given, way=way), way, _ADVICE, fit, depend)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from dataclasses import replace
+from typing import TYPE_CHECKING
 from typing import Any
 
 import torch
@@ -18,6 +19,9 @@ from pytest_torchlens.records import CheckResult
 from pytest_torchlens.records import CheckStatus
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import SourcePlace
+
+if TYPE_CHECKING:
+    from pytest_torchlens.checks.side_by_side import Fit
 
 
 def passed(name: str, compared: int, **fields: Any) -> CheckResult:
@@ -65,12 +69,13 @@ def failure_of_raise(history: ModelHistory | None, error: ModelRaisedError, advi
     return _at_line(place, str(error), advice)
 
 
-def witness_raise(subject: Subject, error: ModelRaisedError, alive: object) -> None:
+def witness_raise(subject: Subject, error: ModelRaisedError, fit: Fit, alive: object) -> None:
     """Give the witness the call of the plain pass that raised another way, if it was recorded."""
     recording, history = error.recording, subject.history
     if recording is not None and error.calls < len(history.recording.calls):
+        number, way = error.calls, error.way
         subject.tools.witness(
-            RaisedAnotherWay(history=history, number=error.calls, recording=recording, way=error.way, alive=alive)
+            RaisedAnotherWay(history=history, number=number, recording=recording, way=way, fit=fit, alive=alive)
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field
 from typing import NamedTuple
@@ -33,7 +34,10 @@ from pytest_torchlens.checks.tolerance import eps_of
 from pytest_torchlens.checks.tolerance import factor
 from pytest_torchlens.checks.tolerance import judge
 from pytest_torchlens.history import ModelHistory
+from pytest_torchlens.history.source import source_place
+from pytest_torchlens.records import SourcePlace
 from pytest_torchlens.replay import Player
+from pytest_torchlens.replay.run import Read
 from pytest_torchlens.replay.run import needed_values
 
 Fit = Callable[[torch.Tensor, torch.Tensor], Iterator[torch.Tensor]]
@@ -72,6 +76,8 @@ class Place(NamedTuple):
     judgement: Judgement
     values: str
     cause: str
+    added_at: SourcePlace | None = None
+    """The line of an operation before it that only the other pass has, and that makes the difference."""
 
 
 @dataclass
@@ -129,6 +135,7 @@ class _SideBySide:
         self._partners = {one: two for one, two in pairs_of(reference, other) if one is not None and two is not None}
         self._leading = ancestors(self._reference)
         self._alone = set(range(len(self._reference.calls))) - self._partners.keys()
+        self._added = set(range(len(self._other.calls))) - {*self._partners.values()}
         self._unexplained: set[int] = set()
         """Ids of the values of the reference that differ by more than rounding explains."""
         self._compared: set[int] = set()
@@ -139,12 +146,11 @@ class _SideBySide:
 
     def run(self) -> Parting:
         with contextlib.ExitStack() as stack:
-            player = stack.enter_context(Player(self._reference))
-            exact = stack.enter_context(ExactPlayer(self._reference))
+            self._player = player = stack.enter_context(Player(self._reference))
+            self._exact = exact = stack.enter_context(ExactPlayer(self._reference))
             self._mate = stack.enter_context(Player(self._other))
             self._played = 0
-            has_other_settings = {*self._reference.ambient.rows} != {*self._other.ambient.rows}
-            self._taking_turns = (player, exact, self._mate) if has_other_settings else ()
+            self._settings_vary = len({*self._reference.ambient.rows, *self._other.ambient.rows}) > 1
             for step in steps(self._reference, player, exact, own_errors=True):
                 self._subject.check_time()
                 if (number := self._partners.get(step.number)) is not None and number >= self._played:
@@ -154,19 +160,17 @@ class _SideBySide:
             self._take_turns([self._mate])
             self._advance(len(self._other.calls))
             self._parting.place = self._first_place()
-            self._parting.agrees = self._outputs_agree(player, exact)
+            self._parting.agrees = self._outputs_agree()
         return self._parting
 
     def _take_turns(self, players: list[Player]) -> None:
-        """Let players run under their own settings again, where those of the two passes differ."""
-        if self._reference.ambient.rows != self._other.ambient.rows:
+        """Let players run under their own settings again, where the two passes have more than one kind."""
+        if self._settings_vary:
             for player in players:
                 player.renew_settings()
 
     def _advance(self, end: int) -> None:
         """Run the other pass up to a call."""
-        for player in self._taking_turns:
-            player.apply_settings_anew()
         for number in range(self._played, end):
             call = self._other.calls[number]
             returned, _ = self._mate.play(number, call, self._mate.arguments(call))
@@ -193,7 +197,7 @@ class _SideBySide:
                 continue
             self._compared.add(id(value))
             if not found[1].within and not call.uninitialised:
-                self._note(number, value, output, found, own_error, mate_error.of(others))
+                self._note(number, partner, value, output, found, own_error, mate_error.of(others))
         self._mate.store(partner, mate_call, returned)
         self._played = partner + 1
 
@@ -210,9 +214,10 @@ class _SideBySide:
                 break
         return best
 
-    def _note(
+    def _note(  # noqa: PLR0913 - a value of a call, and what is known of it
         self,
         number: int,
+        partner: int,
         value: Value,
         output: torch.Tensor,
         found: tuple[torch.Tensor, Judgement],
@@ -231,7 +236,22 @@ class _SideBySide:
             view.copy_(output)
             return
         self._unexplained.add(id(value))
-        self._places.setdefault(number, place)
+        if number not in self._places:
+            self._places[number] = self._in_one_pass(place, _reads_of(call), _reads_of(self._other.calls[partner]))
+
+    def _in_one_pass(self, place: Place, reads: Mapping[str, Read], others: Mapping[str, Read]) -> Place:
+        """Return a place, moved to an operation before it that one pass alone has, if that one's result differs."""
+        for path in (path for path in reads if path in others):
+            mine = _last_maker(self._reference, reads[path], self._alone)
+            added = _last_maker(self._other, others[path], self._added)
+            if mine is added is None or self._agree(reads[path], others[path]):
+                continue
+            if mine is not None:
+                return place._replace(number=mine, cause=_ALONE)
+            if added is not None:
+                call = self._other.calls[added]
+                return place._replace(cause=_ADDED.format(call.info.layer_type), added_at=source_place(call))
+        return place
 
     def _first_place(self) -> Place | None:
         """Return the first call from which unexplained values, and those without counterpart, lead to an output."""
@@ -246,30 +266,54 @@ class _SideBySide:
                 inputs = (read for _, read in edges_in(self._reference.calls[value.call]))
                 waiting += [needed for read in inputs for needed in needed_values(read)]
         number = min(found & self._places.keys(), default=None)
-        if number is None:
-            return None
-        maker = self._maker_alone(number)
-        return self._places[number] if maker is None else self._places[number]._replace(number=maker, cause=_ALONE)
+        return self._last_place() if number is None else self._places[number]
 
-    def _maker_alone(self, number: int) -> int | None:
-        """Return the last operation before call `number`, views aside, that the other pass does in another way."""
-        waiting = [number]
-        while waiting:
-            reads = edges_in(self._reference.calls[waiting.pop()])
-            for maker in {value_of(read).call for _, read in reads} & self._alone:
-                if self._reference.calls[maker].info.layer_type not in _ARRANGES:
-                    return maker
-                waiting.append(maker)
+    def _last_place(self) -> Place | None:
+        """Return the operation that only one pass has and whose result is an output."""
+        others = dict(self._other.outputs)
+        for path, read in self._reference.outputs:
+            if self._path not in (None, path) or path not in others or (number := value_of(read).call) < 0:
+                continue
+            found = self._judged_reads(read, others[path])
+            if found is not None and not found[1].within:
+                values = values_text(self._player.at(value_of(read).slot), found[0])
+                place = self._in_one_pass(Place(number, found[1], values, ""), {path: read}, {path: others[path]})
+                if place.cause:
+                    return place
         return None
 
-    def _outputs_agree(self, player: Player, exact: ExactPlayer) -> bool:
-        pairs = zip(self._reference.outputs, self._other.outputs, strict=False)
-        for (_, read), (_, other) in pairs:
-            slot = value_of(read).slot
-            found = self._judged(self._mate.at(value_of(other).slot), player.at(slot), exact.at(slot))
-            if found is not None and not found[1].within:
-                return False
-        return len(self._reference.outputs) == len(self._other.outputs)
+    def _outputs_agree(self) -> bool:
+        ours, theirs = self._reference.outputs, self._other.outputs
+        return len(ours) == len(theirs) and all(
+            self._agree(read, other) for (_, read), (_, other) in zip(ours, theirs, strict=True)
+        )
+
+    def _agree(self, read: Read, other: Read) -> bool:
+        """Return whether what is read in both passes agrees; values without counterpart do not count against it."""
+        found = self._judged_reads(read, other)
+        return found is None or found[1].within
+
+    def _judged_reads(self, read: Read, other: Read) -> tuple[torch.Tensor, Judgement] | None:
+        """Return how far what is read in the other pass is off what is read in the reference."""
+        slot = value_of(read).slot
+        return self._judged(self._mate.at(value_of(other).slot), self._player.at(slot), self._exact.at(slot))
+
+
+def _reads_of(call: Call) -> dict[str, Read]:
+    return dict(edges_in(call))
+
+
+def _last_maker(recording: Recording, read: Read, numbers: set[int]) -> int | None:
+    """Return the last of some calls that a value comes from by nothing but others of them that arrange values."""
+    waiting = [value_of(read).call]
+    while waiting:
+        maker = waiting.pop()
+        if maker in numbers:
+            call = recording.calls[maker]
+            if call.info.layer_type not in _ARRANGES:
+                return maker
+            waiting += [value_of(one).call for _, one in edges_in(call)]
+    return None
 
 
 def _reads_rounded(call: Call) -> bool:
@@ -286,7 +330,11 @@ def _cause(output: torch.Tensor, judgement: Judgement, own: float | None, mate: 
     return "no single operation errs: the difference has grown from operation to operation, and passes the limit here"
 
 
-_ALONE = "the other run has other operations in place of this one, and they give another result"
+_ALONE = "the other run has not this operation but others in its place, or none, and gets another result"
+_ADDED = (
+    "only the other run has this {}, whose result is read here: a condition, or the length of a loop, depends on how "
+    "the model runs"
+)
 _ARRANGES = frozenset(["view", "reshape", "flatten", "unflatten", "transpose", "permute", "t", "contiguous", "clone"])
 _ARRANGES |= {"chunk", "split", "getitem", "cat", "unsqueeze", "squeeze", "expand"}
 """Functions that only arrange values."""

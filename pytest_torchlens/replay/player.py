@@ -100,10 +100,6 @@ class Player:
             generator.set_state(state)
         self._tensors.clear()
 
-    def apply_settings_anew(self) -> None:
-        """Apply the recorded settings before the next call, as something else has set others."""
-        self._ambient = -1
-
     def at(self, slot: int) -> torch.Tensor:
         """Return the tensor that is in a slot now."""
         return self._tensors[slot]

@@ -82,6 +82,7 @@ class Pages:
             "baseline_kind": summary.baseline_kind,
             "waits": summary.waits,
             "to_reproduce": summary.to_reproduce,
+            "to_reproduce_change": summary.to_reproduce_change,
         }
         self.jinja.globals["failed_how"] = summary.failed_how
         self.jinja.globals |= assets()

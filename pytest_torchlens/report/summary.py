@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from pytest_torchlens.baseline.store import key_of
+from pytest_torchlens.baseline.wording import repro_command
 from pytest_torchlens.checks.catalog import CHECKS
 from pytest_torchlens.records import TESTS_ZOO
 from pytest_torchlens.records import Change
@@ -202,6 +203,12 @@ def to_reproduce(report: ModelReport, check: CheckResult) -> str:
     if check.status is not CheckStatus.FAILED or not check.operation or not is_known or not report.zoo:
         return ""
     return f"pytest-lens repro {shlex.quote(command_name(report))} --check={check.name}"
+
+
+def to_reproduce_change(report: ModelReport) -> str:
+    """Return the command that reproduces what differs from the baseline; empty if no operation alone may show it."""
+    name = report.nodeid if report.zoo == TESTS_ZOO else command_name(report)
+    return repro_command(report.comparison, name) if report.comparison is not None else ""
 
 
 def command_name(report: ModelReport) -> str:

@@ -71,13 +71,38 @@ class Strided(nn.Module):
         return self.conv(x).view(1, -1)
 
 
+class Padded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.ids, self.places = nn.Embedding(9, 4), nn.Embedding(64, 4)
+
+    def forward(self, input_ids, attention_mask=None):
+        x = self.ids(input_ids) + self.places(torch.arange(input_ids.shape[1]))
+        return x.sin() + x.mean(1, keepdim=True)
+
+
+class Ranked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        x = self.linear(x)
+        return x.sin() + x.cumsum(0)
+
+
 def zoo():
-    return {kind.__name__.lower(): kind for kind in (Net, Counter, Detached, Drops, Lost, Strided)}
+    return {kind.__name__.lower(): kind for kind in (Net, Counter, Detached, Drops, Lost, Strided, Padded, Ranked)}
 """
 ZOO = """
 provider: "python:models.py:zoo"
 defaults:
   input: {shape: [1, 3, 8, 8]}
+rules:
+  - match: padded
+    input: {shape: [1, 12], dtype: int64, range: [1, 9]}
+  - match: ranked
+    input: {shape: [1, 4]}
 """
 
 
@@ -136,6 +161,7 @@ def test_a_wrong_kernel_fails_there_and_passes_here(
             ("x.detach()", "x.clone()"),
         ),
         ("drops", "train-eval", "runs give other values than the first", ("training=True", "training=False")),
+        ("ranked", "shapes", "as row 1 in a batch of 3", ("y = x.cumsum(0)", "y = x")),
     ],
 )
 def test_what_the_model_does_itself_fails_alone_and_passes_once_it_is_mended(
@@ -167,6 +193,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["net", "--check=repeat"], 1, "net:net: the check repeat does not fail here: passed"),
         (["counter", "--check=repeat"], 2, "the buffer 'calls' has changed between the passes, which is the work of"),
         (["lost", "--check=state"], 2, "no file of torch alone shows it: what is lost is lost by saving"),
+        (["padded", "--check=padding"], 2, "no file of torch alone shows it: each operation is right, and what it is"),
     ],
 )
 def test_what_has_no_file_is_told_with_what_to_do(
@@ -175,5 +202,5 @@ def test_what_has_no_file_is_told_with_what_to_do(
     assert main(["repro", f"net.yaml::{arguments[0]}", *arguments[1:]]) == status
     said = capsys.readouterr()
     assert words in said.out + said.err
-    assert ("what to do: " in said.err) == (arguments[0] in ("counter", "lost"))
+    assert ("what to do: " in said.err) == (arguments[0] in ("counter", "lost", "padded"))
     assert not list(folder.glob("repro-*"))

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_torchlens.baseline.wording import comparison_text
 from pytest_torchlens.records import AuditFinding
 from pytest_torchlens.records import AuditPlace
 from pytest_torchlens.records import Change
@@ -350,5 +351,13 @@ def test_a_page_tells_what_differs_from_the_baseline(tmp_path):
         "features.4/relu 0.25",
         "outputs differ by 0.25 of the largest value (limit 2e-05), RMS 0.12 at /output",
         "buffers were not compared",
+        "To reproduce with torch alone: pytest-lens repro torchvision:alexnet --against=PYTHON",
     ):
         assert text in words
+    against = replace(comparison, against="../old/bin/python")
+    in_terminal = comparison_text(against, "alexnet", "a-key", repro="torchvision:alexnet")
+    command = "pytest-lens repro torchvision:alexnet --against=../old/bin/python"
+    assert f"to reproduce: {command}\n" in f"{in_terminal}\n"
+    assert command in model_page(replace(passed(), comparison=against), tmp_path).words
+    for other in (replace(comparison, fails=False), replace(comparison, verdict=Change.STRUCTURE, findings=())):
+        assert "To reproduce" not in model_page(replace(passed(), comparison=other), tmp_path).words

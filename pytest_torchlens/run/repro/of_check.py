@@ -120,7 +120,7 @@ _WITHOUT_EVIDENCE = {
 
 
 def _checked(case: ModelCase, name: str) -> tuple[CheckResult, Evidence | None]:
-    """Return the result of a check, run as in a run of the plugin, and the last that it accuses."""
+    """Return the result of a check, run as in a run of the plugin, and what is accused at the place of its failure."""
     settings, evidence = case.settings, list[Evidence]()
     fresh = replace(case, settings=replace(settings, seed=settings.seed + 1))
     try:
@@ -131,7 +131,8 @@ def _checked(case: ModelCase, name: str) -> tuple[CheckResult, Evidence | None]:
         raise ReproError(f"{case.zoo}:{case.name} does not run in this environment: {reason}") from error
     planned = plan([name], settings.checks)
     (result,) = check_model(model, inputs, planned, settings.seed, fresh.build, evidence.append)
-    return result, evidence[-1] if evidence else None
+    operation = result.failure.operation if result.failure else ""
+    return result, next((one for one in reversed(evidence) if one.is_of(operation)), None)
 
 
 def _why_none(result: CheckResult) -> str:

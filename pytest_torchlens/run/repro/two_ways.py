@@ -26,6 +26,7 @@ from pytest_torchlens.checks.evidence import TwoRuns
 from pytest_torchlens.checks.places import pairs_of
 from pytest_torchlens.checks.replays import put_inputs
 from pytest_torchlens.checks.results import apart
+from pytest_torchlens.checks.side_by_side import Fit
 from pytest_torchlens.checks.tolerance import judge
 from pytest_torchlens.run.preserved_state import preserved_global_state
 from pytest_torchlens.run.repro.gap import OWN_ERROR
@@ -82,8 +83,9 @@ def _beside(evidence: TwoRuns, partners: Mapping[int | None, int | None], number
     other = program_of(evidence.other.recording, others)
     if [*plain.inputs] != [*other.inputs] or len(plain.results) != len(other.results):
         raise UnprintableError("the calls read other tensors in the other run")
-    parts = {name: _part(other.inputs[name], tensor, name) for name, tensor in plain.inputs.items()}
-    results = [_part(*pair, "result") for pair in zip(_results(other), _results(plain), strict=True)]
+    part = partial(_part, evidence.fit)
+    parts = {name: part(other.inputs[name], tensor, name) for name, tensor in plain.inputs.items()}
+    results = [part(*pair, "result") for pair in zip(_results(other), _results(plain), strict=True)]
     way = Beside(plain, parts, results, plain.statements == other.statements)
     return replace(other, way=way)
 
@@ -98,7 +100,7 @@ def _raising(evidence: RaisedAnotherWay) -> Program:
     inputs = inputs_of(replace(evidence.recording, calls=[*evidence.recording.calls, moved]), number)
     if [*inputs] != [*plain.inputs]:
         raise UnprintableError("the call reads other tensors in the other run")
-    parts = {name: _part(inputs[name], tensor, name) for name, tensor in plain.inputs.items()}
+    parts = {name: _part(evidence.fit, inputs[name], tensor, name) for name, tensor in plain.inputs.items()}
     way = Beside(plain, parts, [WHOLE] * len(plain.results))
     return replace(plain, inputs=inputs, way=way)
 
@@ -115,9 +117,9 @@ def _there(here: Recording, there: Recording, leaf: Any) -> Any:
     return there.calls[leaf.call].outputs[place]
 
 
-def _part(other: torch.Tensor, plain: torch.Tensor, name: str) -> Part:
+def _part(fit: Fit, other: torch.Tensor, plain: torch.Tensor, name: str) -> Part:
     """Return which part of a tensor of the other run is that of the plain one: the nearest of those of its shape."""
-    found = parts_like(other, plain)
+    found = parts_like(other, plain, fit)
     if not found:
         raise UnprintableError(f"{name} has shape {tuple(plain.shape)}, and {tuple(other.shape)} in the other run")
     return min(found, key=lambda part: _distance(part.of(other), plain))

@@ -24,6 +24,8 @@ from pytest_torchlens.run.repro.statements import Statement
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from pytest_torchlens.checks.side_by_side import Fit
+
 _OF_A_FUNCTION = ("gradients", "inference mode", "autocast")
 """Settings that a decorator sets."""
 
@@ -61,24 +63,26 @@ class _Both:
 
 
 class Part(NamedTuple):
-    """A part of a tensor along one dimension: the first elements, or each n-th."""
+    """A part of a tensor: a slice of each dimension up to the last that is not taken whole."""
 
-    dim: int = 0
-    length: int | None = None
-    step: int | None = None
+    slices: tuple[slice, ...] = ()
 
     @property
     def text(self) -> str:
         """The part as code: ``"[:, :1]"``; empty for the whole."""
-        end = "" if self.length is None else self.length
-        return "" if self == WHOLE else f"[{':, ' * self.dim}:{end}{'' if self.step is None else f':{self.step}'}]"
+        return "" if self == WHOLE else f"[{', '.join(map(_slice_text, self.slices))}]"
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the part of a tensor."""
-        return tensor[(slice(None),) * self.dim + (slice(None, self.length, self.step),)] if self != WHOLE else tensor
+        return tensor if self == WHOLE else tensor[self.slices]
 
 
 WHOLE = Part()
+
+
+def _slice_text(part: slice) -> str:
+    start, stop, step = ("" if one is None else one for one in (part.start, part.stop, part.step))
+    return f"{start}:{stop}" + (f":{step}" if step else "")
 
 
 @dataclass(frozen=True)
@@ -144,15 +148,34 @@ class Beside(_Both):
         return replace(self, plain=self.plain.with_result(place), results=(self.results[place],))
 
 
-def parts_like(tensor: torch.Tensor, like: torch.Tensor) -> list[Part]:
-    """Return the parts of a tensor that may be another one, by its shape: the first rows, or each n-th."""
+def parts_like(tensor: torch.Tensor, like: torch.Tensor, fit: Fit) -> list[Part]:
+    """Return the parts of a tensor that may be another one, by its shape and a fit; the likeliest first."""
     if tensor.shape == like.shape:
         return [WHOLE]
-    unequal = [dim for dim in range(tensor.dim()) if tensor.dim() == like.dim() and tensor.size(dim) != like.size(dim)]
-    if len(unequal) != 1 or not like.size(unequal[0]) or tensor.size(unequal[0]) % like.size(unequal[0]):
-        return []
-    dim, size = unequal[0], like.size(unequal[0])
-    return [Part(dim, size), *([Part(dim, step=tensor.size(dim) // size)] if size > 1 else [])]
+    places = torch.arange(tensor.numel()).view(tensor.shape)
+    views = [view for view in fit(places, like) if view.dim() == tensor.dim() and view.numel()]
+    return [Part(_without_whole([_slice(view, dim, tensor.shape) for dim in range(view.dim())])) for view in views]
+
+
+def _slice(places: torch.Tensor, dim: int, shape: torch.Size) -> slice:
+    """Return the slice of a dimension that a view takes, from the places of its elements in the whole."""
+    first = places.select(dim, 0).flatten()[0]
+    at = [int(torch.unravel_index(place, shape)[dim]) for place in (first, *_along(places, dim))]
+    step = at[1] - at[0] if len(at) > 1 else 1
+    reaches_end = at[-1] + step >= shape[dim]
+    return slice(at[0] or None, None if reaches_end else at[-1] + 1, None if step == 1 else step)
+
+
+def _along(places: torch.Tensor, dim: int) -> list[torch.Tensor]:
+    """Return the second and the last place along a dimension; none if it has one element."""
+    line = places[(0,) * dim + (slice(None),) + (0,) * (places.dim() - dim - 1)]
+    return [line[1], line[-1]] if len(line) > 1 else []
+
+
+def _without_whole(slices: list[slice]) -> tuple[slice, ...]:
+    """Return slices up to the last that does not take the whole of its dimension."""
+    cut = [number for number, one in enumerate(slices) if one != slice(None)]
+    return tuple(slices[: cut[-1] + 1]) if cut else ()
 
 
 @dataclass(frozen=True)
