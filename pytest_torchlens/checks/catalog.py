@@ -92,13 +92,13 @@ CHECKS: tuple[BuiltInCheck, ...] = (
     BuiltInCheck(
         "rows",
         "Other rows of the batch, changed at the same shape, change nothing in this one: bit for bit.",
-        6,
+        7,
         {**_DIM, "size": whole(2, 1024)},
     ),
     BuiltInCheck(
         "batch-size",
         "An example gives the same alone and in a batch, but for rounding.",
-        4,
+        5,
         {**_DIM, "size": whole(2, 1024)},
     ),
     BuiltInCheck(
@@ -144,7 +144,7 @@ CHECKS: tuple[BuiltInCheck, ...] = (
     BuiltInCheck(
         "causal",
         "The output at a position reads no input after it: bit for bit.",
-        5,
+        7,
         _SEQUENCE,
     ),
     BuiltInCheck(
@@ -205,7 +205,7 @@ CHECKS: tuple[BuiltInCheck, ...] = (
 """In the order in which they run."""
 COMMON_OPTIONS = {"seconds": POSITIVE, "xfail": TEXT}
 """Options of every check."""
-CHEAP = 6
+CHEAP = 7
 """`lens_same` runs the checks that cost at most so many passes, unless it is told which."""
 DEFAULT_SECONDS = 120.0
 """Time limit of one check of one model."""
