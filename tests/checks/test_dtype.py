@@ -227,3 +227,17 @@ def test_what_cannot_be_cast_is_not_applicable() -> None:
     assert "at linalgqr_1_2" in result.reason
     assert "not implemented for 'Half'" in result.reason
     assert "in float32" in check("dtype", Alike().double(), X.double()).reason
+
+
+def test_a_recurrent_layer_that_is_half_inside_alone_is_not_blamed_under_autocast() -> None:
+    class Tagger(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn, self.head = nn.GRU(8, 8, batch_first=True), nn.Linear(8, 3)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            steps, state = self.rnn(x)
+            return self.head(steps), state
+
+    torch.manual_seed(0)
+    assert check("dtype", Tagger().eval(), torch.rand(2, 5, 8), types="autocast").status is CheckStatus.PASSED
