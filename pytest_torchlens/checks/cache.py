@@ -10,16 +10,18 @@ import importlib
 from collections.abc import Callable
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from pytest_torchlens.checks.catalog import split_names
+from pytest_torchlens.checks.compare import compare_each
 from pytest_torchlens.checks.compare import compare_outputs
 from pytest_torchlens.checks.compare import conclude
 from pytest_torchlens.checks.compare import differing_outputs
-from pytest_torchlens.checks.compare import summed_up
+from pytest_torchlens.checks.inputs import takes
 from pytest_torchlens.checks.positions import Region
 from pytest_torchlens.checks.sequences import CACHES
 from pytest_torchlens.checks.sequences import DECODER_IDS
@@ -29,7 +31,6 @@ from pytest_torchlens.checks.sequences import beside_others
 from pytest_torchlens.checks.sequences import find_sequence
 from pytest_torchlens.checks.sequences import positions_of
 from pytest_torchlens.checks.sequences import says_causal
-from pytest_torchlens.checks.sequences import takes
 from pytest_torchlens.checks.sequences import with_positions
 from pytest_torchlens.checks.side_by_side import Parting
 from pytest_torchlens.checks.side_by_side import part
@@ -67,22 +68,8 @@ def run(subject: Subject, ids: str = "", dim: int = 1, cache: str = "", kinds: s
     if not (cache or ids or says_causal(subject.model)):
         raise NotApplicableError(_NOT_CAUSAL)
     sequence = _sequence(subject, ids, dim)
-    found: list[CheckResult] = []
-    unseen: list[str] = []
-    for kind in split_names([kinds]):
-        try:
-            with beside_others(sequence):
-                result = _with_cache(sequence, name, kind)
-        except NotApplicableError as reason:
-            unseen.append(f"a {kind} cache: {reason}")
-            continue
-        if result.status is CheckStatus.FAILED:
-            return result
-        found.append(result)
-    if not found:
-        raise NotApplicableError("; ".join(unseen))
-    result = summed_up(NAME, found)
-    return replace(result, unseen=(*result.unseen, *unseen))
+    parts = {f"a {kind} cache": partial(_with_cache, sequence, name, kind) for kind in split_names([kinds])}
+    return compare_each(NAME, parts)
 
 
 def _sequence(subject: Subject, ids: str, dim: int) -> Sequence:
@@ -95,6 +82,11 @@ def _sequence(subject: Subject, ids: str, dim: int) -> Sequence:
 
 
 def _with_cache(sequence: Sequence, name: str, kind: str) -> CheckResult:
+    with beside_others(sequence):
+        return _beside_plain(sequence, name, kind)
+
+
+def _beside_plain(sequence: Sequence, name: str, kind: str) -> CheckResult:
     given = sequence.subject
     decoder = _Decoder(sequence, name, _static(given.model, sequence) if kind == _STATIC else None)
     way = f"with a {kind} cache"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from pytest_torchlens.checks.compare import summed_up
+from pytest_torchlens.checks.compare import compare_each
 from pytest_torchlens.checks.positions import Excerpt
 from pytest_torchlens.checks.positions import Question
 from pytest_torchlens.checks.positions import Region
@@ -20,7 +20,6 @@ from pytest_torchlens.checks.subject import Subject
 from pytest_torchlens.checks.vacuity import dependent
 from pytest_torchlens.checks.vacuity import depending
 from pytest_torchlens.records import CheckResult
-from pytest_torchlens.records import CheckStatus
 
 NAME = "causal"
 _ADVICE = (
@@ -45,21 +44,8 @@ def run(subject: Subject, ids: str = "", dim: int = 1) -> CheckResult:
         _ = short.outputs
     except ModelRaisedError as error:
         raise NotApplicableError(f"for the first {middle} positions alone {error}") from error
-    found: list[CheckResult] = []
-    unseen: list[str] = []
-    for at in dict.fromkeys([middle, 1, sequence.length - 1]):
-        try:
-            result = _cut(sequence, short, at)
-        except NotApplicableError as reason:
-            unseen.append(f"position {at}: {reason}")
-            continue
-        if result.status is CheckStatus.FAILED:
-            return result
-        found.append(result)
-    if not found:
-        raise NotApplicableError("; ".join(unseen))
-    result = summed_up(NAME, found, [note for result in found for note in result.notes])
-    return replace(result, unseen=(*result.unseen, *unseen))
+    cuts = {f"position {at}": partial(_cut, sequence, short, at) for at in (middle, 1, sequence.length - 1)}
+    return compare_each(NAME, cuts)
 
 
 def _dependent(given: Sequence) -> Sequence:

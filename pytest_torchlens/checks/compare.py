@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
@@ -254,6 +255,38 @@ def summed_up(name: str, found: Sequence[CheckResult], notes: Sequence[str] = ()
     """Return one result for several comparisons of which none failed: the first tie, else that all passed."""
     ties = (result for result in found if result.status is CheckStatus.TIE)
     return next(ties, None) or passed_all(name, found, notes)
+
+
+def compare_each(name: str, parts: Mapping[str, Callable[[], CheckResult]]) -> CheckResult:
+    """Return the first failure of several comparisons, else one result for those that apply.
+
+    Parameters
+    ----------
+    name
+        Of the check.
+    parts
+        The comparisons, by the words for what each is of.
+
+    Raises
+    ------
+    NotApplicableError
+        If none applies.
+    """
+    found: list[CheckResult] = []
+    unseen: list[str] = []
+    for words, compared in parts.items():
+        try:
+            result = compared()
+        except NotApplicableError as reason:
+            unseen.append(f"{words}: {reason}")
+            continue
+        if result.status is CheckStatus.FAILED:
+            return result
+        found.append(result)
+    if not found:
+        raise NotApplicableError("; ".join(unseen))
+    result = summed_up(name, found, [note for result in found for note in result.notes])
+    return replace(result, unseen=(*result.unseen, *unseen))
 
 
 def words_of(judgement: Judgement) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from typing import Any
 from typing import NamedTuple
 
 import torch
+from torch import nn
 
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import walk
@@ -54,6 +56,41 @@ def with_inputs(subject: Subject, change: Callable[[torch.Tensor], torch.Tensor]
     if hidden := [path for path, tensor in inputs_of(subject).items() if id(tensor) not in made]:
         raise NotApplicableError(f"input {hidden[0]!r} is inside an object, where it cannot be changed")
     return Arguments(args, kwargs)
+
+
+def arguments_by_name(subject: Subject) -> dict[str, Any]:
+    """Return all arguments of a subject by their names in forward.
+
+    Raises
+    ------
+    NotApplicableError
+        If forward takes some by position only, or does not say.
+    """
+    try:
+        bound = inspect.signature(subject.model.forward).bind(*subject.args, **subject.kwargs)
+    except (TypeError, ValueError) as error:
+        raise NotApplicableError(f"the names of forward's arguments are not known: {error}") from error
+    named: dict[str, Any] = {}
+    for name, parameter in bound.signature.parameters.items():
+        if name not in bound.arguments:
+            continue
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+            raise NotApplicableError(f"argument {name!r} of forward takes no name, so the sequence is not known")
+        named |= bound.arguments[name] if parameter.kind is parameter.VAR_KEYWORD else {name: bound.arguments[name]}
+    return named
+
+
+def takes(model: nn.Module, name: str) -> bool:
+    """Return whether forward has an argument of that name."""
+    return name in parameters_of(model)
+
+
+def parameters_of(model: nn.Module) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of forward by name; none if they are not known."""
+    try:
+        return inspect.signature(model.forward).parameters
+    except (TypeError, ValueError):
+        return {}
 
 
 def other_inputs(subject: Subject, seed: int = 1) -> Arguments:

@@ -6,7 +6,6 @@ and by its features and its head.  Values and their order must agree, but for ro
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -24,6 +23,8 @@ from pytest_torchlens.checks.compare import compare
 from pytest_torchlens.checks.compare import compare_outputs
 from pytest_torchlens.checks.compare import passed_all
 from pytest_torchlens.checks.exact import is_discrete
+from pytest_torchlens.checks.inputs import arguments_by_name
+from pytest_torchlens.checks.inputs import parameters_of
 from pytest_torchlens.checks.places import pairs_of
 from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
@@ -93,9 +94,12 @@ def _other_call(subject: Subject, name: str) -> _Run | None:
     """Return the call of one way; None if forward does not take it."""
     if name == "features":
         return _by_parts(subject)
-    given = _arguments(subject)
+    try:
+        given = arguments_by_name(subject)
+    except NotApplicableError:
+        return None
     option = name if name in ("return_dict", "inputs_embeds") else f"output_{name}"
-    if given is None or not _takes(subject.model, option):
+    if not _takes(subject.model, option):
         return None
     if name == "inputs_embeds":
         return _by_embeddings(subject, given)
@@ -105,25 +109,9 @@ def _other_call(subject: Subject, name: str) -> _Run | None:
 
 def _takes(model: nn.Module, option: str) -> bool:
     """Return whether forward takes an option: it names it, or takes any and the configuration knows it."""
-    parameters = inspect.signature(model.forward).parameters
+    parameters = parameters_of(model)
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     return option in parameters or (takes_any and hasattr(getattr(model, "config", None), option))
-
-
-def _arguments(subject: Subject) -> dict[str, Any] | None:
-    """Return all arguments by name; None where forward takes some by position only, or does not say."""
-    try:
-        signature = inspect.signature(subject.model.forward)
-        bound = signature.bind(*subject.args, **subject.kwargs)
-    except (TypeError, ValueError):
-        return None
-    found: dict[str, Any] = {}
-    for name, value in bound.arguments.items():
-        kind = signature.parameters[name].kind
-        if kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY):
-            return None
-        found.update(value if kind is inspect.Parameter.VAR_KEYWORD else {name: value})
-    return found
 
 
 def _by_embeddings(subject: Subject, given: dict[str, Any]) -> _Run | None:

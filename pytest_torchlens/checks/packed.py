@@ -9,6 +9,7 @@ import torch
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.checks.compare import compare
 from pytest_torchlens.checks.compare import summed_up
+from pytest_torchlens.checks.inputs import takes
 from pytest_torchlens.checks.positions import Region
 from pytest_torchlens.checks.sequences import DECODER_IDS
 from pytest_torchlens.checks.sequences import Sequence
@@ -16,7 +17,6 @@ from pytest_torchlens.checks.sequences import beside_others
 from pytest_torchlens.checks.sequences import find_sequence
 from pytest_torchlens.checks.sequences import positions_of
 from pytest_torchlens.checks.sequences import says_causal
-from pytest_torchlens.checks.sequences import takes
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import Subject
 from pytest_torchlens.checks.vacuity import dependent

@@ -17,6 +17,8 @@ from pytest_torchlens.checks.catalog import split_names
 from pytest_torchlens.checks.compare import compare
 from pytest_torchlens.checks.compare import differing_outputs
 from pytest_torchlens.checks.compare import summed_up
+from pytest_torchlens.checks.inputs import parameters_of
+from pytest_torchlens.checks.inputs import takes
 from pytest_torchlens.checks.positions import Excerpt
 from pytest_torchlens.checks.positions import Question
 from pytest_torchlens.checks.positions import Region
@@ -26,10 +28,8 @@ from pytest_torchlens.checks.sequences import DECODER_IDS
 from pytest_torchlens.checks.sequences import Sequence
 from pytest_torchlens.checks.sequences import beside_others
 from pytest_torchlens.checks.sequences import find_sequence
-from pytest_torchlens.checks.sequences import parameters_of
 from pytest_torchlens.checks.sequences import positions_of
 from pytest_torchlens.checks.sequences import says_causal
-from pytest_torchlens.checks.sequences import takes
 from pytest_torchlens.checks.sequences import with_positions
 from pytest_torchlens.checks.subject import PLAIN
 from pytest_torchlens.checks.subject import ModelRaisedError

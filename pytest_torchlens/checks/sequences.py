@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import inspect
 from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +12,9 @@ import torch
 from torch import nn
 
 from pytest_torchlens.capture.looks import named_modules
+from pytest_torchlens.checks.inputs import arguments_by_name
 from pytest_torchlens.checks.inputs import other_values
+from pytest_torchlens.checks.inputs import takes
 from pytest_torchlens.checks.inputs import with_inputs
 from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
@@ -192,37 +193,9 @@ def by_name(subject: Subject) -> Subject:
     """
     if not subject.args:
         return subject
-    named = subject.once(("by name",), lambda: subject.with_inputs((), _bound(subject)))
+    named = subject.once(("by name",), lambda: subject.with_inputs((), arguments_by_name(subject)))
     named.deadline = subject.deadline
     return named
-
-
-def _bound(subject: Subject) -> dict[str, Any]:
-    try:
-        bound = inspect.signature(subject.model.forward).bind(*subject.args, **subject.kwargs)
-    except (TypeError, ValueError) as error:
-        raise NotApplicableError(f"the names of forward's arguments are not known: {error}") from error
-    named: dict[str, Any] = {}
-    for name, parameter in bound.signature.parameters.items():
-        if name not in bound.arguments:
-            continue
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
-            raise NotApplicableError(f"argument {name!r} of forward takes no name, so the sequence is not known")
-        named |= bound.arguments[name] if parameter.kind is parameter.VAR_KEYWORD else {name: bound.arguments[name]}
-    return named
-
-
-def takes(model: nn.Module, name: str) -> bool:
-    """Return whether forward has an argument of that name."""
-    return name in parameters_of(model)
-
-
-def parameters_of(model: nn.Module) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of forward by name; none if they are not known."""
-    try:
-        return inspect.signature(model.forward).parameters
-    except (TypeError, ValueError):
-        return {}
 
 
 def find_sequence(subject: Subject, ids: str = "", dim: int = 1, *, decoder: bool = False) -> Sequence:

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Iterator
 
-import torch
-
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.checks import results
@@ -25,8 +23,8 @@ from pytest_torchlens.checks.inputs import Examples
 from pytest_torchlens.checks.inputs import RefusedError
 from pytest_torchlens.checks.inputs import first_example
 from pytest_torchlens.checks.places import differing
-from pytest_torchlens.checks.side_by_side import Fit
 from pytest_torchlens.checks.side_by_side import ancestors
+from pytest_torchlens.checks.side_by_side import first_of
 from pytest_torchlens.checks.sizes import Size
 from pytest_torchlens.checks.sizes import image_sizes
 from pytest_torchlens.checks.sizes import sequence_sizes
@@ -136,26 +134,9 @@ def _row(alone: Subject, examples: Examples, given: Arguments, row: int) -> Argu
 
 def _row_result(single: Subject, alone: Subject, given: Arguments, outputs: Outputs, row: int, way: str) -> CheckResult:
     words = f"as row {row} {way}"
-    fit = _row_of(_BATCH, row)
+    fit = first_of(_BATCH, row)
     depend = dependent_outputs(alone)
     return compare(NAME, single, outputs, lambda: alone.record(*given, way=way), words, _ADVICE_ROWS, fit, depend)
-
-
-def _row_of(size: int, row: int) -> Fit:
-    """Return a fit for a batch of `size`, in which an example is the reference."""
-
-    def fit(other: torch.Tensor, reference: torch.Tensor) -> Iterator[torch.Tensor]:
-        if other.shape == reference.shape:
-            yield other
-        if other.dim() != reference.dim():
-            return
-        unequal = [dim for dim in range(other.dim()) if other.size(dim) != reference.size(dim)]
-        if len(unequal) == 1 and other.size(unequal[0]) == size * reference.size(unequal[0]):
-            length = reference.size(unequal[0])
-            yield other.narrow(unequal[0], row * length, length)
-            yield other[(slice(None),) * unequal[0] + (slice(row, None, size),)]
-
-    return fit
 
 
 def _sizes_differ(alone: Subject, examples: Examples, outputs: Outputs) -> Failure | None:

@@ -181,34 +181,27 @@ class FirstCall:
         """Note that a test's fixtures are set up."""
         if self._has_hypothesis and self._is_recorded(item):
             remove_deadline(item)
-        self._item = item
-        try:
-            return (yield)
-        finally:
-            self._end_phase()
+        return (yield from self._phase(item))
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
         """Note that a test runs."""
-        self._item = item
-        try:
-            return (yield)
-        finally:
-            self._end_phase()
+        return (yield from self._phase(item))
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, None, None]:
         """Note that a test's fixtures are torn down."""
+        return (yield from self._phase(item))
+
+    def _phase(self, item: pytest.Item) -> Generator[None, None, None]:
+        """Note the test of a phase while it runs."""
         self._item = item
         try:
             return (yield)
         finally:
-            self._end_phase()
-
-    def _end_phase(self) -> None:
-        self._item = None
-        if not self._is_waiting:
-            self._autotrace.end_phase()
+            self._item = None
+            if not self._is_waiting:
+                self._autotrace.end_phase()
 
     def _is_recorded(self, item: pytest.Item) -> bool:
         """Whether calls in a test are validated; without markers in all tests."""

@@ -29,6 +29,34 @@ class TwoLayers(nn.Module):
         self.last = nn.Linear(8, 4)
 
 
+class Waves(TwoLayers):
+    """Layers with waves between them."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        y = y.sin()  # waves
+        return self.last(y)  # type: ignore[no-any-return]
+
+
+class Approximate(Waves):
+    """Takes a cheaper function while it is exported."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        x = nn.functional.gelu(x, approximate="tanh" if torch.compiler.is_exporting() else "none")  # the function
+        return self.last(x.sin())  # type: ignore[no-any-return]
+
+
+class Branching(Waves):
+    """Branches on a value."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        if y.sum() > 0:  # the branch
+            y = y * 2
+        return self.last(y)  # type: ignore[no-any-return]
+
+
 def subject_of(model: nn.Module, *args: Any, seed: int | None = 0, **kwargs: Any) -> Subject:
     """Return a subject of these inputs."""
     tools = Tools(snapshot=ModelState, preserved=preserved_global_state)

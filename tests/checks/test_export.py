@@ -1,42 +1,17 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
 
 from pytest_torchlens.checks.export import run
 from pytest_torchlens.records import CheckStatus
-from tests.checks.subjects import TwoLayers
+from tests.checks.subjects import Approximate
+from tests.checks.subjects import Branching
+from tests.checks.subjects import Waves
 from tests.checks.subjects import check
 from tests.checks.subjects import line_of
 from tests.checks.subjects import subject_of
 
 X = torch.rand(2, 8, generator=torch.Generator().manual_seed(0))
-
-
-class Waves(TwoLayers):
-    """Layers with waves between them."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(self.first(x).sin())  # type: ignore[no-any-return]
-
-
-class Approximate(Waves):
-    """Takes a cheaper function while it is exported."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.first(x)
-        x = nn.functional.gelu(x, approximate="tanh" if torch.compiler.is_exporting() else "none")  # the function
-        return self.last(x.sin())  # type: ignore[no-any-return]
-
-
-class Branching(Waves):
-    """Branches on a value."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.first(x)
-        if y.sum() > 0:  # the branch
-            y = y * 2
-        return self.last(y)  # type: ignore[no-any-return]
 
 
 class Selecting(Waves):

@@ -9,7 +9,9 @@ from torch import nn
 
 from pytest_torchlens.checks import onnx
 from pytest_torchlens.records import CheckStatus
-from tests.checks.subjects import TwoLayers
+from tests.checks.subjects import Approximate
+from tests.checks.subjects import Branching
+from tests.checks.subjects import Waves
 from tests.checks.subjects import check
 from tests.checks.subjects import line_of
 
@@ -20,30 +22,6 @@ with_onnx = [
         any(importlib.util.find_spec(name) is None for name in onnx._PACKAGES), reason="pytest-torchlens[onnx]"
     ),
 ]
-
-
-class Waves(TwoLayers):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.first(x)
-        y = y.sin()  # waves
-        return self.last(y)  # type: ignore[no-any-return]
-
-
-class Approximate(Waves):
-    """Takes a cheaper function while it is exported."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.first(x)
-        x = nn.functional.gelu(x, approximate="tanh" if torch.compiler.is_exporting() else "none")  # the function
-        return self.last(x.sin())  # type: ignore[no-any-return]
-
-
-class Branching(Waves):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.first(x)
-        if y.sum() > 0:  # the branch
-            y = y * 2
-        return self.last(y)  # type: ignore[no-any-return]
 
 
 class Lacking(Waves):
