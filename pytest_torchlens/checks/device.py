@@ -11,9 +11,9 @@ import copy
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
+from torch import _C
 
 from pytest_torchlens.capture.looks import named_buffers
 from pytest_torchlens.capture.looks import named_parameters
@@ -155,13 +155,15 @@ def _on(subject: Subject, device: torch.device) -> Subject:
 
 @contextlib.contextmanager
 def _without_tf32(subject: Subject) -> Iterator[None]:
-    """Switch TF32 off, by PyTorch's former settings and by its new ones, and put back what was set."""
+    """Switch TF32 off, by PyTorch's former settings and by its new ones, and put back what was set.
+
+    The attributes of ``torch.backends`` raise once ``torch.testing._internal`` was imported, as PyTorch's own tests
+    do; the functions beneath them do not.
+    """
     with subject.tools.preserved():
         torch.set_float32_matmul_precision("highest")
-        torch.backends.cudnn.allow_tf32 = False
-        operations: list[Any] = [torch.backends.cuda.matmul]
-        operations += [getattr(torch.backends.cudnn, name, None) for name in _CUDNN]
-        for operation in operations:
-            if hasattr(operation, "fp32_precision"):  # since PyTorch 2.9
-                operation.fp32_precision = "ieee"
+        _C._set_cudnn_allow_tf32(False)
+        if hasattr(_C, "_set_fp32_precision_setter"):  # since PyTorch 2.9
+            for operation in ("matmul", *_CUDNN):
+                _C._set_fp32_precision_setter("cuda", operation, "ieee")
         yield

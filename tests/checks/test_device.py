@@ -116,6 +116,17 @@ def test_the_new_setting_of_tf32_is_off_meanwhile_and_put_back(model: nn.Module,
         assert torch.backends.cuda.matmul.fp32_precision == "tf32"
 
 
+@pytest.mark.usefixtures("second_cpu")
+def test_settings_that_pytorchs_own_tests_froze_are_switched_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    # what importing torch.testing._internal.common_utils does
+    flags = torch.backends.flags_frozen.__globals__  # type: ignore[attr-defined]
+    monkeypatch.setitem(flags, "__allow_nonbracketed_mutation_flag", False)
+    with pytest.raises(RuntimeError, match="not allowed to set"):
+        torch.backends.cudnn.allow_tf32 = False
+    assert check("device", Moving(), X).status is CheckStatus.PASSED
+    assert check("device", Wrong(), X).status is CheckStatus.FAILED
+
+
 def test_a_machine_without_a_gpu_is_not_applicable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "available", list)
     assert "no GPU that PyTorch sees" in check("device", Moving(), X).reason
