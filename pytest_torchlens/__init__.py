@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pytest_torchlens.draw import DrawOptions
     from pytest_torchlens.draw import OptionError
     from pytest_torchlens.draw import Theme
+    from pytest_torchlens.edit import Part
     from pytest_torchlens.functions import get_model_activations
     from pytest_torchlens.functions import get_model_metadata
     from pytest_torchlens.functions import get_model_structure
@@ -46,6 +47,7 @@ _HOME = {
     "NotExportableError": "replay",
     "NotReplayableError": "replay",
     "OptionError": "draw",
+    "Part": "edit",
     "Query": "history",
     "SaveOptions": "capture",
     "SavingError": "capture",
@@ -74,6 +76,7 @@ __all__ = [
     "NotExportableError",
     "NotReplayableError",
     "OptionError",
+    "Part",
     "Query",
     "SaveOptions",
     "SavingError",

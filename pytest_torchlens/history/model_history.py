@@ -51,6 +51,7 @@ from pytest_torchlens.records import LoopRecord
 from pytest_torchlens.records import SourcePlace
 
 if TYPE_CHECKING:
+    from pytest_torchlens.edit import AppliedEdit
     from pytest_torchlens.replay import Subgraph
 
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
@@ -84,6 +85,15 @@ class ModelHistory(HistoryView):
         self._escapes: tuple[EscapeRecord, ...] = ()
         self.graph_differences: tuple[str, ...] = ()
         """The differences from the graph of the pass that `rerun` ran again, one sentence each."""
+        self.arguments: Arguments | None = None
+        """Forward's arguments; None if they are not known."""
+        self.edits: tuple[AppliedEdit, ...] = ()
+        """The edits that `edit` made in this pass."""
+
+    @property
+    def options(self) -> TraceOptions:
+        """How the pass was recorded, and which layers are saved."""
+        return self._options
 
     @classmethod
     def of(cls, model: torch.nn.Module, arguments: Arguments, options: TraceOptions) -> ModelHistory:
@@ -91,6 +101,7 @@ class ModelHistory(HistoryView):
         args, kwargs = arguments
         recording = record(model, args, kwargs, keep=options.keep, seed=options.random_seed, exhaust=options.exhaust)
         history = cls(recording, options)
+        history.arguments = arguments
         if not (options.saves_all or options.saves_none):
             _ = history._saved_nodes  # frees the tensors that are not to be saved
         return history
@@ -172,6 +183,66 @@ class ModelHistory(HistoryView):
         from pytest_torchlens.replay import Subgraph
 
         return Subgraph(self, start, end, operations)
+
+    def edit(
+        self,
+        edits: Mapping[Any, Any] | None = None,
+        *,
+        at: Any = None,
+        inputs: Mapping[str, Any] | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        live: bool = False,
+        check_decisions: bool = True,
+    ) -> ModelHistory:
+        """Return the history of this pass with some activations changed, and all behind them computed anew.
+
+        What is not behind an edit is shared with this history.  The model and this history stay as they are.
+
+        Parameters
+        ----------
+        edits
+            What to put where.  A key is one that the history can be asked by (``"relu_3_8"``, ``"blocks.4.attn"``; a
+            layer of several passes is edited in each); ``(key, operation)`` changes only what that operation reads;
+            ``Part(key)[:, 3]`` or ``(key, (0, 3))`` only a part of the tensor.  A change is a number for each element, a tensor of the same shape and dtype, a function of the tensor, or an activation of another
+            history (``other["relu_3_8"]``).
+        at
+            The index of all keys that have none: as in ``tensor[index]``, or by name: ``{"position": 3}``, with
+            ``example`` (dimension 0), ``channel`` (1), ``position`` (-2), ``feature`` (-1), ``head`` (-3, or
+            ``(number, of)`` for a part of the features), ``mask`` (a boolean tensor).
+        inputs, parameters
+            Changes of inputs, by the name of forward's parameter, and of parameters, by their address.
+        live
+            Whether the model itself runs again, so that Python decides anew on what it reads of the edited values.
+            By default (False) the recorded operations are replayed, and the model is not called.
+        check_decisions
+            Whether a replay raises if an edit changes what Python read, or a size; False goes on with the recorded
+            operations.
+
+        Raises
+        ------
+        LookupKeyError, ValueError, TypeError
+            If a key or a change does not fit.
+        DecisionChangedError
+            See `check_decisions`.
+        NotReplayableError
+            If an operation cannot be run again, or with `live` did not run.
+
+        Examples
+        --------
+        >>> edited = history.edit({"relu_1": 0.0, "layer4.1": lambda t: t.roll(1, 0)})  # doctest: +SKIP
+        >>> edited["output_1"].tensor_contents  # doctest: +SKIP
+        """
+        from pytest_torchlens.edit import edit
+
+        return edit(
+            self,
+            edits,
+            at=at,
+            inputs=inputs,
+            parameters=parameters,
+            live=live,
+            check_decisions=check_decisions,
+        )
 
     # -- the graph ---------------------------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ from pytest_torchlens.capture.values import version_of
 from pytest_torchlens.capture.wrappers import is_wrapper
 from pytest_torchlens.replay.calls import NotReplayableError
 from pytest_torchlens.replay.player import Player
+from pytest_torchlens.replay.swaps import EdgeSwaps
 from pytest_torchlens.replay.swaps import Swaps
 
 if TYPE_CHECKING:
@@ -65,13 +66,15 @@ class Run:
         *,
         feeds: bool,
         player_for: PlayerFor,
+        edges: EdgeSwaps | None = None,
     ) -> None:
         self._subgraph = subgraph
         self._recording = subgraph.recording
         self._swaps = swaps or {}
+        self._edges = edges or {}
         self._feeds = feeds
         self._player_for = player_for
-        self._descendants, self._affected = subgraph.descendants(self._swaps, subgraph.outside)
+        self._descendants, self._affected = subgraph.descendants(self._swaps, subgraph.outside, self._edges)
         """Numbers of the calls that depend on a swap, and the ids of the values that do."""
         self._must_run = set(subgraph.calls) if swaps is None else self._descendants
         self._shared = subgraph.shared
@@ -224,7 +227,7 @@ class Run:
         self._check_overlap(number, call)
         self._protect(call)
         try:
-            returned, outputs = player.play(number, call, player.arguments(call))
+            returned, outputs = player.play(number, call, player.arguments(call, self._swap_for(number)))
         except Exception as error:
             raise NotReplayableError(f"{label(number)} cannot be run again: {error}") from error
         if number in player.not_replayed:
@@ -234,6 +237,18 @@ class Run:
         if player.wrong_base(call, outputs):
             self._refuse_memory(label(number))
         return returned, outputs
+
+    def _swap_for(self, number: int) -> Callable[[Value], torch.Tensor] | None:
+        """Return what gives a call the tensor for each value that it reads; None if nothing is swapped for it alone."""
+        swaps = self._edges.get(number)
+        if swaps is None:
+            return None
+
+        def tensor_of(value: Value) -> torch.Tensor:
+            at = partial(self.player.at, value.slot)
+            return swaps[id(value)].tensor(at) if id(value) in swaps else at()
+
+        return tensor_of
 
     def _check_overlap(self, number: int, call: Call) -> None:
         """Check that what a call reads is in the memory that it overwrites, if it was when recorded."""

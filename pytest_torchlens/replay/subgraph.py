@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 from typing import Any
 
@@ -26,6 +27,7 @@ from pytest_torchlens.replay.run import Read
 from pytest_torchlens.replay.run import Run
 from pytest_torchlens.replay.run import needed_values
 from pytest_torchlens.replay.run import slots_in_shared_memory
+from pytest_torchlens.replay.swaps import EdgeSwaps
 from pytest_torchlens.replay.swaps import Replacement
 from pytest_torchlens.replay.swaps import Swap
 from pytest_torchlens.replay.swaps import Swaps
@@ -55,7 +57,11 @@ class Subgraph:
     """
 
     def __init__(
-        self, history: ModelHistory, start: Keys | None, end: Keys | None, operations: Iterable[Key] | None
+        self,
+        history: ModelHistory,
+        start: Keys | None = None,
+        end: Keys | Mapping[str, Read] | None = None,
+        operations: Iterable[Key] | None = None,
     ) -> None:
         self.history = history
         self.recording = history.recording
@@ -118,7 +124,7 @@ class Subgraph:
         labels = [node.label for node in self.history.nodes if node.kind == "output"]
         return {label: read for label, (_, read) in zip(labels, self.recording.outputs, strict=True)}
 
-    def _find_between(self, start: Keys | None, end: Keys | None) -> None:
+    def _find_between(self, start: Keys | None, end: Keys | Mapping[str, Read] | None) -> None:
         self.ends = self._ends(end)
         starts = {} if start is None else {id(node.value): node for node in self._made(start)}
         calls, read = self._ancestors(self.ends.values(), starts)
@@ -128,8 +134,8 @@ class Subgraph:
             raise ValueError(f"subgraph: {', '.join(self.ends)} does not depend on {unread[0].label!r}{order}")
         self.calls = sorted(calls if start is None else calls & self.descendants(starts)[0])
 
-    def _find_among(self, operations: list[Key], end: Keys | None) -> None:
-        nodes = [node for key in operations for node in self._nodes_of(key)]
+    def _find_among(self, operations: list[Key], end: Keys | Mapping[str, Read] | None) -> None:
+        nodes = [node for key in operations for node in self.nodes_of(key)]
         if others := [node.label for node in nodes if node.call is None]:
             raise ValueError(f"subgraph: expected operations, got {others[0]!r}, which no call made")
         members = {node.number for node in nodes}
@@ -138,20 +144,20 @@ class Subgraph:
         used = [node for node in made if not node.children or any(kid.number not in members for kid in node.children)]
         self.ends = self._ends(end) if end is not None else {node.label: node.value for node in used}
 
-    def _ends(self, keys: Keys | None) -> dict[str, Read]:
-        if keys is None:
-            return dict(self.model_outputs)
-        nodes = [node for key in _listed(keys) for node in self._nodes_of(key)]
+    def _ends(self, keys: Keys | Mapping[str, Read] | None) -> dict[str, Read]:
+        if keys is None or isinstance(keys, Mapping):
+            return dict(self.model_outputs if keys is None else keys)
+        nodes = [node for key in _listed(keys) for node in self.nodes_of(key)]
         return {node.label: self.model_outputs.get(node.label, node.value) for node in nodes}
 
     def _made(self, keys: Keys) -> list[Node]:
-        nodes = [node for key in _listed(keys) for node in self._nodes_of(key)]
+        nodes = [node for key in _listed(keys) for node in self.nodes_of(key)]
         if outputs := [node for node in nodes if node.kind == "output"]:
             made = self.label_of(outputs[0].value)
             raise ValueError(f"{outputs[0].label!r} is an output of the model, where nothing can start: name {made!r}")
         return nodes
 
-    def _nodes_of(self, key: Key) -> list[Node]:
+    def nodes_of(self, key: Key) -> list[Node]:
         """Return the nodes that a key of the history names; raises `LookupKeyError` with the nearest key."""
         found: Any = self.history[key]
         return [self._nodes[operation.label] for operation in getattr(found, "passes", (found,))]
@@ -173,13 +179,20 @@ class Subgraph:
         """Return the values that a call reads, with those of the writes that show in its arguments."""
         return [value for _, read in edges_in(self.recording.calls[number]) for value in needed_values(read)]
 
-    def descendants(self, values: Collection[int], barred: Collection[int] = ()) -> tuple[set[int], set[int]]:
-        """Return the calls that depend on some values, and the ids of all such values; `barred` ones never depend."""
+    def descendants(
+        self, values: Collection[int], barred: Collection[int] = (), changed: Collection[int] = ()
+    ) -> tuple[set[int], set[int]]:
+        """Return the calls that depend on some values or `changed` calls, themselves included, and what they make.
+
+        Values are given by their ids; `barred` ones never depend.
+        """
         calls: set[int] = set()
         affected = set(values)
         for number, call in enumerate(self.recording.calls):
             is_barred = any(id(value) in barred for value in call.outputs)
-            if not is_barred and any(id(value) in affected for value in self.values_read_by(number)):
+            if is_barred:
+                continue
+            if number in changed or any(id(value) in affected for value in self.values_read_by(number)):
                 calls.add(number)
                 affected.update(map(id, call.outputs))
         return calls, affected
@@ -218,28 +231,38 @@ class Subgraph:
         return self.run_with(swaps, check_decisions)
 
     def run_with(
-        self, swaps: Swaps | None = None, check_decisions: bool = True, player_for: PlayerFor = Player
+        self,
+        swaps: Swaps | None = None,
+        check_decisions: bool = True,
+        player_for: PlayerFor = Player,
+        edges: EdgeSwaps | None = None,
     ) -> dict[str, torch.Tensor]:
-        """Run with checked replacements, and the player that `player_for` returns."""
+        """Run with checked replacements, also of what single calls read, and the player that `player_for` returns."""
+        run = partial(Run, self, swaps, check_decisions, player_for=player_for, edges=edges)
         try:
-            return Run(self, swaps, check_decisions, feeds=True, player_for=player_for).outputs()
+            return run(feeds=True).outputs()
         except OtherMemoryError:  # what was fed does not share the memory that the recorded tensors shared
-            return Run(self, swaps, check_decisions, feeds=False, player_for=player_for).outputs()
+            return run(feeds=False).outputs()
 
     def _swaps(self, swap: Mapping[Key, Swap]) -> Swaps:
         """Return the checked replacements."""
         swaps: Swaps = {}
         members = set(self.calls)
         for key, new in swap.items():
-            for label, value in self._swappable(key):
+            for label, value in self.swappable(key):
                 if value.call not in members and id(value) not in self.outside:
                     raise ValueError(f"swap: {label!r} is neither an input nor an operation of {self!r}")
-                if value.call >= 0 and _writes_one_memory_twice(self.recording.calls[value.call]):
-                    raise NotReplayableError(f"{label} cannot be swapped: its operation wrote there by two arguments")
+                self.check_swappable(label, value)
                 swaps[id(value)] = Replacement(label, value, new)
         return swaps
 
-    def _swappable(self, key: Key) -> list[tuple[str, Value]]:
+    def check_swappable(self, label: str, value: Value) -> None:
+        """Raise `NotReplayableError` if nothing can be put in the place of a value."""
+        if value.call >= 0 and _writes_one_memory_twice(self.recording.calls[value.call]):
+            raise NotReplayableError(f"{label} cannot be swapped: its operation wrote there by two arguments")
+
+    def swappable(self, key: Key) -> list[tuple[str, Value]]:
+        """Return label and value of all that a key of the history, or a parameter's name, names."""
         parameters = {source.name: source for source in self.recording.sources if source.kind == "parameter"}
         if key in parameters and key not in self.history:
             return [(str(key), parameters[str(key)].value)]

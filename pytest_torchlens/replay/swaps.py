@@ -68,6 +68,8 @@ class Replacement:
 
 Swaps = dict[int, Replacement]
 """Replacements by the id of the value."""
+EdgeSwaps = dict[int, Swaps]
+"""Replacements of what a single call reads, by its number."""
 
 
 def _kind(value: Value | torch.Tensor) -> str:

@@ -1,0 +1,9 @@
+"""Changes activations of a recorded pass, and runs on from there."""
+
+from __future__ import annotations
+
+from pytest_torchlens.edit.edit import AppliedEdit
+from pytest_torchlens.edit.edit import edit
+from pytest_torchlens.edit.places import Part
+
+__all__ = ["AppliedEdit", "Part", "edit"]

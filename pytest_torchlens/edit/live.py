@@ -1,0 +1,230 @@
+"""Edits a pass while the model runs once more: Python decides anew."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+from typing import NamedTuple
+
+import torch
+
+from pytest_torchlens.capture import Call
+from pytest_torchlens.capture import Recording
+from pytest_torchlens.capture import Source
+from pytest_torchlens.capture.calls import ModuleCall
+from pytest_torchlens.capture.functions import FunctionInfo
+from pytest_torchlens.capture.generators import Generators
+from pytest_torchlens.capture.leaves import substitute
+from pytest_torchlens.capture.looks import is_a
+from pytest_torchlens.capture.memory import duplicate
+from pytest_torchlens.capture.record import OnePass
+from pytest_torchlens.capture.record import call_model
+from pytest_torchlens.capture.record import check_thread
+from pytest_torchlens.capture.record import seed_all
+from pytest_torchlens.capture.tracer import Tracer
+from pytest_torchlens.edit.function import CallEdits
+from pytest_torchlens.edit.request import Request
+from pytest_torchlens.history import ModelHistory
+from pytest_torchlens.replay import NotReplayableError
+
+
+class Site(NamedTuple):
+    """Where a call is in the run of the model: the same in a pass that took another way before.
+
+    Attributes
+    ----------
+    module
+        Address of the innermost module.
+    number
+        Number of the call of this module.
+    function
+        Name of the function.
+    ordinal
+        Number of this call among those of the function in this call of the module, from 0.
+    """
+
+    module: str
+    number: int
+    function: str
+    ordinal: int
+
+
+class _Sites:
+    """Counts calls, and so finds the site of each."""
+
+    def __init__(self) -> None:
+        self._seen: Counter[tuple[str, int, str]] = Counter()
+
+    def next(self, module: ModuleCall | None, function: str) -> Site:
+        """Return the site of a call that is about to be made."""
+        place = (module.address, module.number) if module is not None else ("", 0)
+        return Site(*place, function, self._seen[(*place, function)])
+
+    def count(self, site: Site) -> None:
+        """Note that a call was made."""
+        self._seen[site[:3]] += 1
+
+
+class EditingTracer(Tracer):
+    """Records a pass, and edits calls at their sites."""
+
+    edits: dict[Site, CallEdits]
+    beyond: dict[tuple[str, str, int], tuple[int, CallEdits]]
+    """Edits of all passes, by address, function and ordinal, with the number of recorded calls of the module."""
+
+    def prepare(self, history: ModelHistory, request: Request) -> None:
+        """Set what is to be edited."""
+        self._sites = _Sites()
+        self.applied: set[Site] = set()
+        sites = _sites_of(history.recording)
+        of_calls = request.of_calls()
+        self.edits = {sites[number]: edits for number, edits in of_calls.items()}
+        self.beyond = {}
+        times = Counter(call.address for call in history.recording.module_calls)
+        by_place: dict[tuple[str, str, int], list[Site]] = {}
+        for site in self.edits:
+            by_place.setdefault((site.module, site.function, site.ordinal), []).append(site)
+        for place, edited in by_place.items():
+            if len(edited) == times[place[0]]:  # all passes: so also those that come after them now
+                self.beyond[place] = times[place[0]], self.edits[max(edited)]
+
+    def _leaf(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record one call, edited if it is to be."""
+        site = self._sites.next(self.module, info.name)
+        edits = self.edits.get(site) or self._edits_beyond(site)
+        number = len(self.calls)
+        if edits is None:
+            result = super()._leaf(info, args, kwargs)
+        else:
+            result = super()._leaf(edits.info(info), args, kwargs)
+            self.applied.add(site)
+        if any(call.info.name == info.name for call in self.calls[number:]):
+            self._sites.count(site)
+        return result
+
+    def _edits_beyond(self, site: Site) -> CallEdits | None:
+        times, edits = self.beyond.get((site.module, site.function, site.ordinal), (0, None))
+        return edits if site.number > times else None
+
+
+def _sites_of(recording: Recording) -> list[Site]:
+    """Return the site of each call."""
+    sites, counted = _Sites(), []
+    for call in recording.calls:
+        counted.append(site := sites.next(call.module, call.info.name))
+        sites.count(site)
+    return counted
+
+
+def live_recording(history: ModelHistory, request: Request) -> Recording:
+    """Run the model once more with the edits, and return the recording.
+
+    Raises
+    ------
+    NotReplayableError
+        If the model or its inputs are no longer there, or an edit's operation did not run.
+    """
+    recording = history.recording
+    model = recording.model()
+    if model is None or history.arguments is None:
+        raise NotReplayableError(f"{recording.model_name} or its inputs are no longer there: keep the model to run it live")
+    check_thread(model)
+    args, kwargs = _arguments(history, request)
+    generators = Generators()
+    with _tensors_put_back(recording), _parameters_replaced(model, request):
+        try:
+            _restore_random_state(recording)
+            one = OnePass(model, args, kwargs, keep=history.options.keep, seed=recording.seed, kind=EditingTracer)
+            assert isinstance(one.tracer, EditingTracer)  # noqa: S101 - for the type checker
+            one.tracer.prepare(history, request)
+            if recording.seed is not None:
+                seed_all(recording.seed)
+            with one.active():
+                output = call_model(model, args, kwargs, history.options.exhaust)
+            new = one.finish(model, output)
+        finally:
+            generators.restore()
+    _check_applied(history, request, one.tracer)
+    return new
+
+
+def _check_applied(history: ModelHistory, request: Request, tracer: EditingTracer) -> None:
+    missed = [site for site in tracer.edits if site not in tracer.applied]
+    if missed:
+        sites = _sites_of(history.recording)
+        label = history.label(sites.index(missed[0]))
+        raise NotReplayableError(
+            f"{label} did not run in the edited pass, or as part of a function that runs as a whole: nothing was edited there"
+        )
+
+
+def _arguments(history: ModelHistory, request: Request) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return forward's arguments as they were before the pass, with the edited inputs."""
+    new: dict[int, torch.Tensor] = {}
+    edited = request.of_sources()
+    for source in history.recording.sources:
+        if id(source.value) in edited and source.kind == "input":
+            new[id(source.live)] = request.swaps[id(source.value)].tensor(lambda source=source: _before(source))
+        elif source.kind == "input" and source.written:
+            new[id(source.live)] = _before(source)
+    args, kwargs = history.arguments or ((), {})
+    swap = lambda leaf: new.get(id(leaf), leaf) if is_a(leaf, torch.Tensor) else leaf  # noqa: E731
+    return substitute(args, swap), substitute(kwargs, swap)
+
+
+def _before(source: Source) -> torch.Tensor:
+    """Return a copy of a source as it was before the pass."""
+    return duplicate(source.value.tensor if source.value.tensor is not None else source.live)
+
+
+@contextlib.contextmanager
+def _parameters_replaced(model: torch.nn.Module, request: Request) -> Iterator[None]:
+    """Put edited parameters and buffers into the model, wherever they are, and the former ones back."""
+    new = {
+        id(source.live): request.swaps[id(source.value)].tensor(lambda source=source: source.live)
+        for source in request.of_sources().values()
+        if source.kind in ("parameter", "buffer")
+    }
+    homes = [home for module in model.modules() for home in (module._parameters, module._buffers)]
+    former = [(home, name, tensor) for home in homes for name, tensor in home.items() if id(tensor) in new]
+    for home, name, tensor in former:
+        home[name] = new[id(tensor)]  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for home, name, tensor in former:
+            home[name] = tensor
+
+
+@contextlib.contextmanager
+def _tensors_put_back(recording: Recording) -> Iterator[None]:
+    """Begin with the parameters and buffers that the pass overwrites as they were before it, and put them back."""
+    written = [source for source in recording.sources if source.written and source.kind in ("parameter", "buffer")]
+    former = [(source.live, duplicate(source.live)) for source in written]
+    _overwrite([(source.live, _before(source)) for source in written])
+    try:
+        yield
+    finally:
+        _overwrite(former)
+
+
+@torch.no_grad()
+def _overwrite(contents: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    for tensor, held in contents:
+        tensor.copy_(held)
+
+
+def _restore_random_state(recording: Recording) -> None:
+    """Set each generator to the state in which the recorded pass first drew from it."""
+    seen: set[int] = set()
+    for call in _draws(recording):
+        random = call.random
+        if random is not None and id(random.generator) not in seen:
+            seen.add(id(random.generator))
+            random.generator.set_state(random.state)
+
+
+def _draws(recording: Recording) -> Iterator[Call]:
+    return (call for call in recording.calls if call.random is not None)

@@ -1,0 +1,130 @@
+"""What is to be edited: the places and what is put there, checked before anything runs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_torchlens.capture import Source
+from pytest_torchlens.edit.changes import for_each_pass
+from pytest_torchlens.edit.changes import replacement
+from pytest_torchlens.edit.function import CallEdits
+from pytest_torchlens.edit.function import Changes
+from pytest_torchlens.edit.places import Place
+from pytest_torchlens.edit.places import places_of
+from pytest_torchlens.history.lookup import LookupKeyError
+from pytest_torchlens.records import close
+from pytest_torchlens.replay import Subgraph
+from pytest_torchlens.replay.swaps import EdgeSwaps
+from pytest_torchlens.replay.swaps import Swaps
+
+
+class Request:
+    """All edits of one pass.
+
+    Parameters
+    ----------
+    whole
+        The whole graph.
+    edits
+        Changes by key.
+    at
+        Index inside the tensors of keys that have none.
+    inputs, parameters
+        Changes by the name of an input or parameter.
+
+    Raises
+    ------
+    LookupKeyError, ValueError, TypeError
+        If one does not fit.
+    """
+
+    def __init__(
+        self,
+        whole: Subgraph,
+        edits: Mapping[Any, Any] | None,
+        at: Any,
+        inputs: Mapping[str, Any] | None,
+        parameters: Mapping[str, Any] | None,
+    ) -> None:
+        self.whole = whole
+        self.changes: Changes = []
+        for key, change in _mapping("edits", edits).items():
+            places = places_of(whole, key, at)
+            self.changes += zip(places, for_each_pass(places, change), strict=True)
+        for name, change in _mapping("inputs", inputs).items():
+            self.changes.append((_place(self._input(name)), change))
+        for name, change in _mapping("parameters", parameters).items():
+            self.changes.append((_place(self._source("parameter", name)), change))
+        if not self.changes:
+            raise ValueError("edit: expected one edit or more, such as history.edit({'relu_1': 0.0}), got none")
+        self.swaps: Swaps = {key: replacement(changes) for key, changes in self._of_values().items()}
+        self.edges: EdgeSwaps = {
+            number: {key: replacement(changes) for key, changes in by_value.items()}
+            for number, by_value in self._of_edges().items()
+        }
+
+    def _of_values(self) -> dict[int, Changes]:
+        """Return what changes for all, by the id of the value."""
+        found: dict[int, Changes] = {}
+        for place, change in self.changes:
+            if place.consumer is None:
+                found.setdefault(id(place.value), []).append((place, change))
+        return found
+
+    def _of_edges(self) -> dict[int, dict[int, Changes]]:
+        """Return what changes for a single call, by its number and the id of the value."""
+        found: dict[int, dict[int, Changes]] = {}
+        for place, change in self.changes:
+            if place.consumer is not None:
+                found.setdefault(place.consumer, {}).setdefault(id(place.value), []).append((place, change))
+        return found
+
+    def of_calls(self) -> dict[int, CallEdits]:
+        """Return the edits of calls by number."""
+        found: dict[int, CallEdits] = {}
+        for place, change in self.changes:
+            number = place.value.call if place.consumer is None else place.consumer
+            if number >= 0:
+                found.setdefault(number, CallEdits(self.whole.recording.calls[number])).add(place, change)
+        return found
+
+    def of_sources(self) -> dict[int, Source]:
+        """Return the edited inputs, parameters, buffers and constants by the id of their value."""
+        sources = {id(source.value): source for source in self.whole.recording.sources}
+        return {key: sources[key] for key in self.swaps if key in sources}
+
+    def _source(self, kind: str, name: str) -> Source:
+        sources = {source.name: source for source in self.whole.recording.sources if source.kind == kind}
+        if name not in sources:
+            nearest = close(name, sources) or f"{', '.join(sources):.200}"
+            raise LookupKeyError(f"the pass read no {kind} {name!r}; there are: {nearest}")
+        return sources[name]
+
+    def _input(self, name: str) -> Source:
+        """Return the input of a name: its path in the arguments, or its name in forward."""
+        model = self.whole.recording.model()
+        names = [] if model is None else list(_names_in_forward(model))
+        known = {source.name for source in self.whole.recording.sources if source.kind == "input"}
+        if name not in known and name in names:
+            return self._source("input", str(names.index(name)))
+        return self._source("input", name)
+
+
+def _names_in_forward(model: Any) -> Iterator[str]:
+    try:
+        yield from inspect.signature(model.forward).parameters
+    except (TypeError, ValueError):
+        return
+
+
+def _place(source: Source) -> Place:
+    return Place(source.name if source.kind == "parameter" else source.label, source.value)
+
+
+def _mapping(name: str, given: Any) -> Mapping[Any, Any]:
+    if not isinstance(given, Mapping | None):
+        raise TypeError(f"edit: {name}: expected a mapping from keys to changes, got {type(given).__name__}")
+    return given or {}
