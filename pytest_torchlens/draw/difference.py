@@ -18,6 +18,7 @@ from pytest_torchlens.records import ModuleRecord
 from pytest_torchlens.records import Operation
 from pytest_torchlens.records import Pair
 from pytest_torchlens.records import align
+from pytest_torchlens.records import edits_text
 
 _Answers = dict[str, tuple[EscapeRecord, ...]]
 """By label: the reads of a value by Python."""
@@ -46,8 +47,13 @@ def difference(before: HistoryRecord, after: HistoryRecord) -> Scene:
         marks,
         {label: pair.changes for label, pair in by_label.items()},
         {label: was.get(pair.first.label, ()) for label, pair in by_label.items() if pair.first and pair.second},
-        (_summary(before, after, marks.values()),),
-    )
+        (_summary(before, after, marks.values()), *_edits_of_first(before)),
+    ).with_edits()
+
+
+def _edits_of_first(before: HistoryRecord) -> Iterator[str]:
+    if before.edits:
+        yield f"the first is edited: {edits_text(before.edits)}"
 
 
 def _answers(history: HistoryRecord) -> _Answers:

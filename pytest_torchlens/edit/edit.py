@@ -3,42 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from pytest_torchlens.capture.values import value_of
+from pytest_torchlens.edit.differences import counterparts
 from pytest_torchlens.edit.live import live_recording
 from pytest_torchlens.edit.places import Place
 from pytest_torchlens.edit.recording import EditedRecording
 from pytest_torchlens.edit.request import Request
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.graph import Node
+from pytest_torchlens.records import AppliedEdit
 from pytest_torchlens.replay import Subgraph
-
-
-@dataclass(frozen=True)
-class AppliedEdit:
-    """One edit and where it was made.
-
-    Attributes
-    ----------
-    label
-        Label of the activation, or name of the parameter.
-    place
-        The same with the part of the tensor and the only operation that sees the change, if there are.
-    change
-        What was put there, in words.
-    """
-
-    label: str
-    place: str
-    change: str
-
-    def __str__(self) -> str:
-        """Return one line."""
-        return f"{self.place} ← {self.change}"
 
 
 def edit(
@@ -56,13 +34,16 @@ def edit(
     recording = live_recording(history, request) if live else _replayed(history, request, check_decisions)
     edited = ModelHistory(recording, history.options)
     edited.arguments = history.arguments
-    edited.edits = (*history.edits, *(applied(place, change) for place, change in request.changes))
+    edited.original = history.original or history
+    edits = (*history.edits, *(applied(place, change) for place, change in request.changes))
+    labels = {old: new for new, old in counterparts(history, edited).items()} if live else {}
+    edited.edits = tuple(each.renamed(labels) for each in edits)
     return edited
 
 
 def applied(place: Place, change: Any) -> AppliedEdit:
     """Return an edit in words."""
-    return AppliedEdit(place.label, place.text, _in_words(change))
+    return AppliedEdit(place.label, place.text, _in_words(change), place.consumer_label)
 
 
 def _in_words(change: Any) -> str:

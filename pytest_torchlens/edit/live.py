@@ -78,7 +78,7 @@ class EditingTracer(Tracer):
         """Set what is to be edited."""
         self._sites = _Sites()
         self.applied: set[Site] = set()
-        sites = _sites_of(history.recording)
+        sites = sites_of(history.recording)
         of_calls = request.of_calls()
         self.edits = {sites[number]: edits for number, edits in of_calls.items()}
         self.beyond = {}
@@ -109,7 +109,7 @@ class EditingTracer(Tracer):
         return edits if site.number > times else None
 
 
-def _sites_of(recording: Recording) -> list[Site]:
+def sites_of(recording: Recording) -> list[Site]:
     """Return the site of each call."""
     sites, counted = _Sites(), []
     for call in recording.calls:
@@ -153,7 +153,7 @@ def live_recording(history: ModelHistory, request: Request) -> Recording:
 def _check_applied(history: ModelHistory, request: Request, tracer: EditingTracer) -> None:
     missed = [site for site in tracer.edits if site not in tracer.applied]
     if missed:
-        sites = _sites_of(history.recording)
+        sites = sites_of(history.recording)
         label = history.label(sites.index(missed[0]))
         raise NotReplayableError(
             f"{label} did not run in the edited pass, or as part of a function that runs as a whole: nothing was edited there"

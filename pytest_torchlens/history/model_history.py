@@ -45,13 +45,13 @@ from pytest_torchlens.history.rerun import graph_differences
 from pytest_torchlens.history.source import source_place
 from pytest_torchlens.history.view import HistoryView
 from pytest_torchlens.history.walks import Walks
+from pytest_torchlens.records import AppliedEdit
 from pytest_torchlens.records import EscapeRecord
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import LoopRecord
 from pytest_torchlens.records import SourcePlace
 
 if TYPE_CHECKING:
-    from pytest_torchlens.edit import AppliedEdit
     from pytest_torchlens.replay import Subgraph
 
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
@@ -89,6 +89,8 @@ class ModelHistory(HistoryView):
         """Forward's arguments; None if they are not known."""
         self.edits: tuple[AppliedEdit, ...] = ()
         """The edits that `edit` made in this pass."""
+        self.original: ModelHistory | None = None
+        """The pass without any of the edits; None for a pass without edits."""
 
     @property
     def options(self) -> TraceOptions:
@@ -243,6 +245,16 @@ class ModelHistory(HistoryView):
             live=live,
             check_decisions=check_decisions,
         )
+
+    @functools.cached_property
+    def changed_by(self) -> dict[str, float]:
+        """How much each tensor behind an edit differs from the pass without edits, by label; empty without edits.
+
+        It is the norm of the difference, relative to the norm; infinite if it changed by what has no size.
+        """
+        from pytest_torchlens.edit import changes
+
+        return {} if self.original is None else changes(self, self.original)
 
     # -- the graph ---------------------------------------------------------------------------------------------
 
@@ -475,6 +487,8 @@ class ModelHistory(HistoryView):
             "modules": self._modules.records(),
             "escapes": self.escapes,
             "loops": self.loops,
+            "edits": self.edits,
+            "changed_by": self.changed_by or None,
         }
 
     def record_without_operations(self) -> HistoryRecord:
