@@ -298,10 +298,14 @@ class _Composer:
     def _edit_lines(self, node: DrawnNode) -> Iterator[str]:
         """Yield a line for each edit; where only some passes have it, with these."""
         passes: dict[str, list[str]] = defaultdict(list)
+        labels = {op.label for op in node.operations}
         for op in node.operations:
             for edit in self.scene.edits.of(op):
                 inside = node.module is not None or edit.label != op.label
                 passes[str(edit) if inside else edit.short].append(str(op.pass_num))
+            for edit in self.scene.edits.of_reads(op) if node.module else ():
+                if edit.label in labels:  # no arrow shows it
+                    passes[str(edit)].append(str(op.pass_num))
         for words, numbers in passes.items():
             some = node.module is None and len(numbers) < node.num_passes
             yield f"edited in pass {', '.join(numbers)}: {words}" if some else f"edited: {words}"

@@ -26,7 +26,7 @@ from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import Measurements
 from pytest_torchlens.records import Operation
 from pytest_torchlens.records import address_of
-from pytest_torchlens.records import edits_text
+from pytest_torchlens.records import edits_lines
 from pytest_torchlens.records import nearest
 from pytest_torchlens.records.options import OptionError
 
@@ -84,7 +84,7 @@ class Scene:
         if not edits:
             return self
         flows = tuple(dataclasses.replace(flow, edit=self._edit_of(flow)) for flow in self.flows)
-        return dataclasses.replace(self, flows=flows, title=(*self.title, f"edited: {edits_text(edits)}"))
+        return dataclasses.replace(self, flows=flows, title=(*self.title, *edits_lines(edits)))
 
     def _edit_of(self, flow: Flow) -> str:
         edits = () if flow.through_write else self.edits.of_edge(flow.tail, flow.head)

@@ -81,7 +81,7 @@ THEMES = {
         added="#1c4f82",
         removed="#b0702a",
         changed="#9a7fd0",
-        edited="#0f8f8a",
+        edited="#0a6a80",
         scale=("#22303c", "#1f4a63", "#24676f", "#3d7f5b", "#6f8a2f"),
     ),
     "print": Theme(
@@ -99,7 +99,7 @@ THEMES = {
         added="#d6e9ff",
         removed="#ffe0bd",
         changed="#cdb4e6",
-        edited="#7fded8",
+        edited="#66e0ff",
         scale=("#ffffff", "#e0e0e0", "#c2c2c2", "#a4a4a4", "#868686"),
     ),
 }

@@ -50,7 +50,8 @@ def _in_words(change: Any) -> str:
     if isinstance(change, torch.Tensor):
         return f"a tensor of shape {list(change.shape)}"
     if callable(change):
-        return f"{getattr(change, '__name__', None) or type(change).__name__}(…)"
+        name = getattr(change, "__name__", None) or type(change).__name__
+        return "a function" if name == "<lambda>" else f"{name}(…)"
     label = getattr(change, "label", None) or getattr(change, "layer_label", None)
     return f"the activation {label}" if label else str(change)
 

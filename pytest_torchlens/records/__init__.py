@@ -22,7 +22,7 @@ from pytest_torchlens.records.comparison import size_text
 from pytest_torchlens.records.edits import AppliedEdit
 from pytest_torchlens.records.edits import EditsByOperation
 from pytest_torchlens.records.edits import changed_text
-from pytest_torchlens.records.edits import edits_text
+from pytest_torchlens.records.edits import edits_lines
 from pytest_torchlens.records.edits import percent
 from pytest_torchlens.records.files import file_name
 from pytest_torchlens.records.files import replacing
@@ -132,7 +132,7 @@ __all__ = [
     "count_checks",
     "count_text",
     "close",
-    "edits_text",
+    "edits_lines",
     "file_name",
     "from_json",
     "merge",

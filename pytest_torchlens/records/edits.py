@@ -104,14 +104,16 @@ class EditsByOperation:
 
     def words(self, operation: Operation) -> str:
         """Return all that is to be said of an operation: ``"edited: 0.0; changed by 100 %"``; ``""`` for none."""
-        edits = [f"edited: {self.line(edit, operation)}" for edit in (*self.of(operation), *self.of_reads(operation))]
-        change = self.change(operation)
-        return "; ".join([*edits, *([] if change is None else [changed_text(change)])])
+        return self._words((*self.of(operation), *self.of_reads(operation)), operation.label)
 
-    @staticmethod
-    def line(edit: AppliedEdit, operation: Operation) -> str:
-        """Return an edit in words, without the label of the operation that it is said of."""
-        return edit.short if edit.label == operation.label else str(edit)
+    def words_of(self, label: str) -> str:
+        """Return what `words` does, but for edits of parameters, for a label alone."""
+        return self._words((*self._of_value.get(label, ()), *self._of_reads.get(label, ())), label)
+
+    def _words(self, edits: tuple[AppliedEdit, ...], label: str) -> str:
+        lines = [f"edited: {edit.short if edit.label == label else edit}" for edit in edits]
+        change = self._changed_by.get(label)
+        return "; ".join([*lines, *([] if change is None else [changed_text(change)])])
 
 
 def changed_text(change: float) -> str:
@@ -128,8 +130,8 @@ def percent(share: float) -> str:
 _FEW = 3
 
 
-def edits_text(edits: Iterable[AppliedEdit]) -> str:
-    """Return the first edits in words, and how many more there are."""
-    lines = list(map(str, edits))
+def edits_lines(edits: Iterable[AppliedEdit]) -> tuple[str, ...]:
+    """Return the first edits in words, a line each, and how many more there are."""
+    lines = [f"edited: {edit}" for edit in edits]
     more = len(lines) - _FEW
-    return "; ".join([*lines[:_FEW], *([f"and {more:,} more"] if more > 0 else [])])
+    return (*lines[:_FEW], *([f"and {more:,} more edits"] if more > 0 else []))
