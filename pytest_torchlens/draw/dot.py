@@ -235,6 +235,7 @@ class Look:
             attributes |= {"penwidth": "3", "color": mix((getattr(self.theme, name), self.theme.text), 0.35)}
         if node.edits or any(node.changes):
             attributes |= {"penwidth": f"{_width(node):.1f}", "color": edit_line(self.theme)}
+            attributes["class"] += " affected"
         if node.is_stub:
             attributes["class"] += " stub"
         return attributes

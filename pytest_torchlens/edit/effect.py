@@ -92,9 +92,10 @@ def _check_limits(at_least: float | None, at_most: float | None) -> None:
 def _edited(history: Any, edits: Any, options: dict[str, Any]) -> ModelHistory:
     """Return the edited pass."""
     if not isinstance(history, ModelHistory):
+        hint = "; edit a loaded one first: assert_effect(loaded.edit(edits, model=model, input_args=x), at_least=0.01)"
         raise TypeError(
             f"assert_effect: expected the history of a pass, as log_forward_pass(model, x) returns, "
-            f"got {type(history).__name__}"
+            f"got {type(history).__name__}{hint if type(history).__name__ == 'LoadedHistory' else ''}"
         )
     if edits is not None and not isinstance(edits, ModelHistory):
         return history.edit(edits, **options)
@@ -150,7 +151,7 @@ def _number(metric: Metric, history: ModelHistory) -> float:
     try:
         with torch.no_grad():
             value = metric(history.recording.output)
-        return float(value)
+        return float(value.detach() if isinstance(value, torch.Tensor) else value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(
             f"assert_effect: metric: expected a function of what {history.model_name} returns that gives a number; "
@@ -172,7 +173,7 @@ def _too_large(edited: ModelHistory, effect: _Effect, wanted: float) -> str:
 def _head(edited: ModelHistory, effect: _Effect, wanted: str) -> Iterator[str]:
     """Yield what was wanted, what was edited where, and how much each output changed."""
     places = ", ".join(dict.fromkeys(edit.place for edit in edited.edits))
-    what = f"{effect.metric.partition(':')[0]} by" if effect.metric else "the outputs by at most"
+    what = f"{effect.metric.partition(':')[0]} by" if effect.metric else "the outputs by up to"
     yield f"edit of {places:.200} in {edited.model_name}: changed {what} {effect.text(effect.size)}, wanted {wanted}"
     yield "edited:"
     for edit in edited.edits:

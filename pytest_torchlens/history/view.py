@@ -30,6 +30,7 @@ from pytest_torchlens.records import MergedGraph
 from pytest_torchlens.records import ModuleRecord
 from pytest_torchlens.records import RolledEdge
 from pytest_torchlens.records import close
+from pytest_torchlens.records import count_text
 from pytest_torchlens.records import merge
 from pytest_torchlens.records import roll_edges
 
@@ -374,7 +375,8 @@ class HistoryView(abc.ABC):
 
     def __repr__(self) -> str:
         """Return one line."""
-        return f"<ModelHistory of {self.model_name}: {len(self)} layers>"
+        edits = f", {count_text(len(self.edits), 'edit')}" if self.edits else ""
+        return f"<ModelHistory of {self.model_name}: {len(self)} layers{edits}>"
 
     def _repr_html_(self) -> str:
         """Return the summary and a table of the layers for notebooks."""

@@ -133,5 +133,6 @@ _FEW = 3
 def edits_lines(edits: Iterable[AppliedEdit]) -> tuple[str, ...]:
     """Return the first edits in words, a line each, and how many more there are."""
     lines = [f"edited: {edit}" for edit in edits]
-    more = len(lines) - _FEW
-    return (*lines[:_FEW], *([f"and {more:,} more edits"] if more > 0 else []))
+    shown = lines if len(lines) <= _FEW + 1 else lines[:_FEW]
+    more = len(lines) - len(shown)
+    return (*shown, *([f"and {more:,} more edits"] if more else []))
