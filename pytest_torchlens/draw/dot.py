@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -328,7 +329,7 @@ def fill_name(node: DrawnNode) -> str:
 def _width(node: DrawnNode) -> float:
     """Return the width of the outline of a node that edits changed, or that is edited."""
     largest = max(node.changes, default=0.0)
-    return max(_EDITED_WIDTH if node.edits else 1.0, 1.0 + _MOST_WIDTH * min(1.0, largest) ** 0.5)
+    return max(_EDITED_WIDTH if node.edits else 1.0, 1.0 + _MOST_WIDTH * math.sqrt(min(1.0, largest)))
 
 
 _EDITED_WIDTH = 3.0

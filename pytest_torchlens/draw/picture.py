@@ -216,8 +216,8 @@ class _Composer:
         """Join the arguments of arrows that are otherwise equal."""
         alike: dict[tuple[object, ...], list[Arrow]] = defaultdict(list)
         for arrow in arrows:
-            looks = arrow.out_label, arrow.in_label, arrow.mark, arrow.edit, arrow.through_write
-            alike[arrow.tail.id, arrow.head.id, *looks].append(arrow)
+            ends = arrow.tail.id, arrow.head.id, arrow.out_label, arrow.in_label
+            alike[(*ends, arrow.mark, arrow.edit, arrow.through_write)].append(arrow)
         for first, *others in alike.values():
             arguments = first.arguments + tuple(name for other in others for name in other.arguments)
             starts = any(arrow.starts_condition for arrow in (first, *others))

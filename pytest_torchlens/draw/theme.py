@@ -122,9 +122,7 @@ def edit_line(theme: Theme) -> str:
 
 def ink_on(fill: str, theme: Theme) -> str:
     """Return the colour of text on `fill`: the theme's, or black or white if that is hard to read."""
-    return max(
-        (theme.text, "#000000", "#ffffff"), key=lambda ink: (contrast(ink, fill) >= READABLE, ink == theme.text)
-    )
+    return max((theme.text, "#000000", "#ffffff"), key=lambda ink: (contrast(ink, fill) >= READABLE, ink == theme.text))
 
 
 READABLE = 4.5

@@ -12,7 +12,7 @@ from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.layers_and_operations import LoggedOperation
 
 
-def changes(edited: ModelHistory, original: ModelHistory) -> dict[str, float]:
+def changed_by(edited: ModelHistory, original: ModelHistory) -> dict[str, float]:
     """Return how much each tensor behind an edit changed, by label; see `ModelHistory.changed_by`.
 
     A tensor that was not saved in both passes, and has no fingerprint in both, is left out, as is one that the original
@@ -38,8 +38,8 @@ def _behind(edited: ModelHistory) -> set[str]:
 
 
 def counterparts(original: ModelHistory, edited: ModelHistory) -> dict[str, str]:
-    """Return the label in the original pass of each tensor of an edited one: what the same call at the same site made."""
-    places = {place: label for place, label in _places(original)}
+    """Return, by the label of each tensor of an edited pass, that in the original: the same call at the same site."""
+    places = dict(_places(original))
     return {label: places[place] for place, label in _places(edited) if place in places}
 
 

@@ -35,9 +35,9 @@ def edit(
     edited = ModelHistory(recording, history.options)
     edited.arguments = history.arguments
     edited.original = history.original or history
-    edits = (*history.edits, *(applied(place, change) for place, change in request.changes))
+    made = (*history.edits, *(applied(place, change) for place, change in request.changes))
     labels = {old: new for new, old in counterparts(history, edited).items()} if live else {}
-    edited.edits = tuple(each.renamed(labels) for each in edits)
+    edited.edits = tuple(each.renamed(labels) for each in made)
     return edited
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
 import torch
@@ -77,16 +76,20 @@ def assert_effect(
 def _check_limits(at_least: float | None, at_most: float | None) -> None:
     if at_least is None and at_most is None:
         raise ValueError("assert_effect: expected a limit, such as at_least=0.01 or at_most=1e-6, got none")
-    for name, limit in (("at_least", at_least), ("at_most", at_most)):
-        if limit is None:
-            continue
-        if not isinstance(limit, Real) or isinstance(limit, bool):
-            raise TypeError(f"assert_effect: {name}: expected a number, got {type(limit).__name__}")
-        if not limit >= 0 or (name == "at_least" and limit == 0):
-            wanted = "above 0, as nothing is below" if name == "at_least" else "of 0 or more"
-            raise ValueError(f"assert_effect: {name}: expected a number {wanted}, got {limit!r}")
+    _check_limit("at_least", at_least)
+    _check_limit("at_most", at_most)
     if at_least is not None and at_most is not None and at_least > at_most:
         raise ValueError(f"assert_effect: at_least ({at_least}) is above at_most ({at_most})")
+
+
+def _check_limit(name: str, limit: Any) -> None:
+    if limit is None:
+        return
+    if isinstance(limit, bool) or not isinstance(limit, int | float):
+        raise TypeError(f"assert_effect: {name}: expected a number, got {type(limit).__name__}")
+    if not limit >= 0 or (name == "at_least" and limit == 0):
+        wanted = "above 0, as nothing is below" if name == "at_least" else "of 0 or more"
+        raise ValueError(f"assert_effect: {name}: expected a number {wanted}, got {limit!r}")
 
 
 def _edited(history: Any, edits: Any, options: dict[str, Any]) -> ModelHistory:
@@ -139,7 +142,9 @@ def _effect(edited: ModelHistory, metric: Metric | None) -> _Effect:
 
 def _changes_of_outputs(original: ModelHistory, edited: ModelHistory) -> Iterator[tuple[str, float]]:
     """Yield label and change of each output; one that only one pass has has changed beyond measure."""
-    before = dict(zip((path for path, _ in original.recording.outputs), tensors(original.recording.output), strict=True))
+    before = dict(
+        zip((path for path, _ in original.recording.outputs), tensors(original.recording.output), strict=True)
+    )
     labels = (node.label for node in edited.nodes if node.kind == "output")
     after = zip(labels, edited.recording.outputs, tensors(edited.recording.output), strict=True)
     for label, (path, _), tensor in after:
@@ -253,7 +258,8 @@ def _of_shrinking(edited: ModelHistory, changed: list[LoggedOperation]) -> Itera
     shrinks = [(edited.changed_by[op.label] / _before(edited, op), op) for op in changed if _before(edited, op)]
     share, op = min(shrinks, key=lambda shrink: shrink[0], default=(1.0, None))
     if op is not None and share < _NOTABLE:
-        yield f"the change shrinks most at {op.label}: {_size(edited, op)}, what it reads by {percent(_before(edited, op))}"
+        before = percent(_before(edited, op))
+        yield f"the change shrinks most at {op.label}: {_size(edited, op)}, what it reads by {before}"
         yield from (f"  {where(op)}" for _ in (1,) if where(op))
 
 

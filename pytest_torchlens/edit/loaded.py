@@ -45,8 +45,8 @@ def edit_loaded(
     names = _Names(loaded, again)
     if difference := names.first_difference():
         warnings.warn(
-            f"edit: the pass that was run again differs from the loaded one, first at {difference}: the edit is of the pass "
-            "that was run again; give the model and the inputs of the loaded one",
+            f"edit: the pass that was run again differs from the loaded one, first at {difference}: the edit is of the "
+            "pass that was run again; give the model and the inputs of the loaded one",
             stacklevel=3,
         )
     renamed = {names.of_key(key): change for key, change in edits.items()} if isinstance(edits, Mapping) else edits
@@ -75,7 +75,7 @@ class _Names:
 
     def __init__(self, loaded: LoadedHistory, again: ModelHistory) -> None:
         self._loaded = loaded
-        self._again = {place: op for place, op in _places(again)}
+        self._again: dict[Any, LoggedOperation] = dict(_places(again))
         self._place_of = {op.label: place for place, op in _places(loaded)}
 
     def first_difference(self) -> str:
@@ -106,7 +106,9 @@ class _Names:
         passes = getattr(found, "passes", (found,))
         now = [self._counterpart(op) for op in passes]
         if len({op.layer_label for op in now}) > 1:
-            raise LookupKeyError(f"{key!r}: its passes are not one layer in the pass that was run again: name one of them")
+            raise LookupKeyError(
+                f"{key!r}: its passes are not one layer in the pass that was run again: name one of them"
+            )
         return now[0].layer_label if len(passes) > 1 or now[0].layer_passes_total == 1 else now[0].label
 
     def _counterpart(self, op: LoggedOperation) -> LoggedOperation:

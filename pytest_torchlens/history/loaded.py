@@ -121,9 +121,9 @@ class LoadedHistory(HistoryView):
     ) -> ModelHistory:
         """Run the model again, and return the history of that pass with some activations changed.
 
-        A loaded history has no recorded calls, so the model and its inputs must be given.  Operations are found again by
-        the module call in which they ran, their function, and their order there.  A warning says where the pass that
-        was run again differs from the loaded one.
+        A loaded history has no recorded calls, so the model and its inputs must be given.  Operations are found again
+        by the module call in which they ran, their function, and their order there.  A warning says where the pass
+        that was run again differs from the loaded one.
 
         Parameters
         ----------

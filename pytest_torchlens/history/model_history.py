@@ -252,9 +252,9 @@ class ModelHistory(HistoryView):
 
         It is the norm of the difference, relative to the norm; infinite if it changed by what has no size.
         """
-        from pytest_torchlens.edit import changes
+        from pytest_torchlens.edit.differences import changed_by
 
-        return {} if self.original is None else changes(self, self.original)
+        return {} if self.original is None else changed_by(self, self.original)
 
     # -- the graph ---------------------------------------------------------------------------------------------
 

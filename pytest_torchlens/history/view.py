@@ -74,6 +74,11 @@ class HistoryView(abc.ABC):
     def __getitem__(self, key: str | int) -> LoggedOperation | Layer:
         """Return what `key` names."""
 
+    @property
+    def changed_by(self) -> dict[str, float]:
+        """How much each tensor behind an edit differs from the pass without edits, by label; empty without edits."""
+        return dict(self.record_without_operations().changed_by or {})
+
     # -- the model -----------------------------------------------------------------------------------------------
 
     @property

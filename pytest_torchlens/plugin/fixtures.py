@@ -89,9 +89,9 @@ def lens_edit(lens_trace: Callable[..., Any]) -> Callable[..., Any]:
             assert_effect(edited, at_least=0.01)  # from pytest_torchlens; at_most=1e-6 for "this must not matter"
             assert edited.changed_by["output_1_60"] > 0.01
 
-    Inputs are as for `lens_trace`, with `input_kwargs` and `random_seed`; ``lens_edit(history, edits)`` edits a recorded
-    pass.  Edits and all other options (``at``, ``inputs``, ``parameters``, ``live``, ``check_decisions``) are those of
-    `ModelHistory.edit`.  The model stays as it was.
+    Inputs are as for `lens_trace`, with `input_kwargs` and `random_seed`; ``lens_edit(history, edits)`` edits a
+    recorded pass.  Edits and all other options (``at``, ``inputs``, ``parameters``, ``live``, ``check_decisions``) are
+    those of `ModelHistory.edit`.  The model stays as it was.
     """
 
     def edit(
