@@ -16,6 +16,7 @@ from pytest_torchlens.edit.differences import relative_change
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.layers_and_operations import LoggedOperation
 from pytest_torchlens.records import EditsByOperation
+from pytest_torchlens.records import address_of
 from pytest_torchlens.records import changed_text
 from pytest_torchlens.records import percent
 
@@ -183,7 +184,7 @@ def _head(edited: ModelHistory, effect: _Effect, wanted: str) -> Iterator[str]:
     yield "edited:"
     for edit in edited.edits:
         yield f"  {edit}"
-        yield from (f"    {where(op)}" for op in _edited_operations(edited, edit.label) if where(op))
+        yield from _where_lines(edited, _edited_operations(edited, edit.label), "    ")
     yield "outputs:"
     shown = sorted(effect.outputs, key=lambda output: -output[1])[:_MOST_OUTPUTS]
     yield from (f"  {label}: {changed_text(change)}" for label, change in shown)
@@ -200,10 +201,16 @@ def _edited_operations(edited: ModelHistory, label: str) -> list[LoggedOperation
     return [op for op in edited.operations if label == op.label or label in op.parent_param_addresses]
 
 
-def where(op: LoggedOperation) -> str:
-    """Return module and line of an operation: ``"in layer1.0.relu, resnet.py:94, in forward"``."""
-    module = f"in {op.containing_module_origin}" if op.containing_module_origin else ""
-    return ", ".join(filter(None, [module, op.source_line]))
+def _where(edited: ModelHistory, op: LoggedOperation) -> str:
+    """Return module, its class and line of an operation: ``"in layer1.0.relu (ReLU), resnet.py:94, in forward"``."""
+    call = op.containing_module_origin or ""
+    kind = edited.module_types.get(address_of(call, edited.module_types), "")
+    return ", ".join(filter(None, [f"in {call} ({kind})" if call else "", op.source_line]))
+
+
+def _where_lines(edited: ModelHistory, operations: list[LoggedOperation], indent: str = "  ") -> Iterator[str]:
+    """Yield where operations are, a line each, as far as that is known."""
+    yield from (f"{indent}{place}" for op in operations if (place := _where(edited, op)))
 
 
 def _reasons(edited: ModelHistory) -> Iterator[str]:
@@ -213,7 +220,7 @@ def _reasons(edited: ModelHistory) -> Iterator[str]:
         yield f"why: the values of {_labels(starts)} are the same as without the edit"
     elif not any(op.output_descendants or op.is_output_layer for op in starts):
         yield f"why: no output depends on {_labels(starts)}"
-        yield f"  {_end_of(edited, starts)}"
+        yield from _end_of(edited, starts)
     else:
         yield from _of_last_change(edited)
 
@@ -227,13 +234,12 @@ def _labels(operations: list[LoggedOperation]) -> str:
     return f"{', '.join(op.label for op in operations):.200}"
 
 
-def _end_of(edited: ModelHistory, starts: list[LoggedOperation]) -> str:
-    """Return where data from some operations end."""
+def _end_of(edited: ModelHistory, starts: list[LoggedOperation]) -> Iterator[str]:
+    """Yield where data from some operations end."""
     behind = edited.walks.descendants(tuple(op.label for op in starts))
     ends = [op for op in edited.operations if op.label in behind and op.terminated_inside_model]
-    if not ends:
-        return "nothing reads it"
-    return f"the data end in {_labels(ends)}" + (f", {where(ends[0])}" if where(ends[0]) else "")
+    yield f"  the data end in {_labels(ends)}" if ends else "  nothing reads it"
+    yield from _where_lines(edited, ends[:1])
 
 
 def _of_last_change(edited: ModelHistory) -> Iterator[str]:
@@ -248,9 +254,9 @@ def _of_last_change(edited: ModelHistory) -> Iterator[str]:
     last = changed[-1]
     readers = [op for op in edited.operations if op.label in last.child_layers]
     yield f"why: the last value behind the edit that changed is {last.label} ({_size(edited, last)})"
-    yield from (f"  {where(last)}" for _ in (1,) if where(last))
+    yield from _where_lines(edited, [last])
     yield f"  {_labels(readers) or 'nothing'}, which reads it, gave the values that it gave without the edit"
-    yield from (f"  {where(op)}" for op in readers[:1] if where(op))
+    yield from _where_lines(edited, readers[:1])
 
 
 def _of_shrinking(edited: ModelHistory, changed: list[LoggedOperation]) -> Iterator[str]:
@@ -260,7 +266,7 @@ def _of_shrinking(edited: ModelHistory, changed: list[LoggedOperation]) -> Itera
     if op is not None and share < _NOTABLE:
         before = percent(_before(edited, op))
         yield f"the change shrinks most at {op.label}: {_size(edited, op)}, what it reads by {before}"
-        yield from (f"  {where(op)}" for _ in (1,) if where(op))
+        yield from _where_lines(edited, [op])
 
 
 _NOTABLE = 0.5

@@ -80,7 +80,9 @@ def lens_trace(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
 @pytest.fixture
 def lens_edit(lens_trace: Callable[..., Any]) -> Callable[..., Any]:
-    """Run a model with some activations changed; the history of that pass has the one without edits as ``original``.
+    """Run a forward pass of a model with some activations changed, and return its history.
+
+    The pass without edits is its ``original``; ``changed_by`` says how much each activation changed.
 
     Example::
 

@@ -129,7 +129,7 @@ def test_a_failure_names_edit_place_outputs_and_limit(history):
         r"edit of linear_1_3 \[:, 2\] in Branches: changed the outputs by up to [\d.]+ %, wanted at most 1 %", head
     )
     assert lines[:2] == ["edited:", "  linear_1_3 [:, 2] ← 0.0"]
-    assert re.fullmatch(r"    in fc, .*samples\.py:\d+, in forward", lines[2])
+    assert re.fullmatch(r"    in fc \(Linear\), .*samples\.py:\d+, in forward", lines[2])
     assert lines[3] == "outputs:"
     assert re.fullmatch(r"  output_2_9: changed by [\d.]+ %", lines[4])
     assert lines[5] == "  output_1_8: unchanged"
@@ -139,7 +139,7 @@ def test_a_failure_says_that_no_output_depends_on_the_edit(history):
     text = failure(history, {"sigmoid_1": 0.0}, at_least=0.01)
     assert "changed the outputs by up to 0 %, wanted at least 1 %" in text
     assert "why: no output depends on sigmoid_1_1" in text
-    assert re.search(r"the data end in add_1_2, .*samples\.py:\d+", text)
+    assert re.search(r"the data end in add_1_2\n  .*samples\.py:\d+", text)
 
 
 def test_a_failure_names_the_last_value_that_changed_and_what_swallowed_the_change(history):
