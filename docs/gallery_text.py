@@ -106,7 +106,7 @@ SEEN = {
     ],
     "edited": [
         "`relu_2_8` is filled and says what was put into its channel 2; the title has both edits.",
-        "The arrow from `conv2d_1_1` into `add_1_5` is thick: only this addition reads zeros, the convolution does not.",
-        "Outlines are the wider the more a tensor changed, and each says by how much; what is not behind an edit has none.",
+        "The arrow from `conv2d_1_1` into `add_1_5` is thick: this addition alone reads zeros.",
+        "Outlines are the wider the more a tensor changed, and each says by how much; all before the edits is as ever.",
     ],
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -79,17 +80,31 @@ def relative_change(before: torch.Tensor, after: torch.Tensor) -> float:
         if before.shape != after.shape:
             return float("inf")
         try:
-            one, other = _as_numbers(before), _as_numbers(after).to(before.device)
-            same = (one == other) | (one.isnan() & other.isnan())
-            difference = float(torch.linalg.vector_norm((other - one).masked_fill(same, 0)))
-            size = float(torch.linalg.vector_norm(one.masked_fill(~one.isfinite(), 0)))
+            difference, size = _norms(_as_numbers(before), _as_numbers(after))
         except (RuntimeError, NotImplementedError, TypeError):  # sparse, nested, quantized, meta, wrappers
             return float("inf")
     if not difference:
         return 0.0
-    return difference / size if size and difference == difference else float("inf")  # noqa: PLR0124 - NaN
+    return difference / size if size and math.isfinite(difference) else float("inf")
+
+
+def _norms(one: torch.Tensor, other: torch.Tensor) -> tuple[float, float]:
+    """Return the norm of the difference of two tensors and that of the first, of those elements that are finite."""
+    other, wide = other.to(one.device), _WIDE[one.is_complex()]
+    norms = [float(torch.linalg.vector_norm(tensor, dtype=wide)) for tensor in (other - one, one)]
+    if all(map(math.isfinite, norms)):
+        return norms[0], norms[1]
+    one, other = one.to(wide), other.to(wide)
+    same = (one == other) | (one.isnan() & other.isnan())
+    changed, finite = (other - one).masked_fill(same, 0), one.masked_fill(~one.isfinite(), 0)
+    return float(torch.linalg.vector_norm(changed)), float(torch.linalg.vector_norm(finite))
 
 
 def _as_numbers(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor in a precision that its difference can be computed in."""
-    return tensor.detach().to(torch.complex128 if tensor.is_complex() else torch.float64)
+    """Return a tensor in a type in which its difference can be computed."""
+    tensor = tensor.detach().cpu() if tensor.device.type == "mps" else tensor.detach()  # which has no float64
+    return tensor if tensor.dtype in _PRECISE else tensor.to(_WIDE[tensor.is_complex()])
+
+
+_PRECISE = (torch.float32, torch.float64, torch.complex64, torch.complex128)
+_WIDE = (torch.float64, torch.complex128)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from pytest_torchlens.capture.leaves import tensors
+from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.edit.differences import relative_change
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.layers_and_operations import LoggedOperation
@@ -143,13 +143,10 @@ def _effect(edited: ModelHistory, metric: Metric | None) -> _Effect:
 
 def _changes_of_outputs(original: ModelHistory, edited: ModelHistory) -> Iterator[tuple[str, float]]:
     """Yield label and change of each output; one that only one pass has has changed beyond measure."""
-    before = dict(
-        zip((path for path, _ in original.recording.outputs), tensors(original.recording.output), strict=True)
-    )
+    before, after = dict(walk(original.recording.output)), dict(walk(edited.recording.output))
     labels = (node.label for node in edited.nodes if node.kind == "output")
-    after = zip(labels, edited.recording.outputs, tensors(edited.recording.output), strict=True)
-    for label, (path, _), tensor in after:
-        yield label, relative_change(before.pop(path), tensor) if path in before else float("inf")
+    for label, (path, _) in zip(labels, edited.recording.outputs, strict=True):
+        yield label, relative_change(before.pop(path), after[path]) if path in before else float("inf")
     yield from ((f"output at {path!r}", float("inf")) for path in before)
 
 

@@ -355,7 +355,7 @@ class HistoryView(abc.ABC):
 
     def __len__(self) -> int:
         """Return the number of inputs, operations and outputs."""
-        return len(self.record_without_operations().layer_list)
+        return len(self.layer_list)
 
     def __getattr__(self, name: str) -> Any:
         """Return the model's other metadata: totals, times and modules, as in `records.HistoryRecord`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import torch
 from torch import Tensor
 from torch import nn
@@ -50,3 +52,29 @@ def residual() -> nn.Module:
     """Return blocks that are alike, in a row."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, 4), *(nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(4)))
+
+
+class Strict(OrderedDict):  # type: ignore[type-arg]
+    """A dict that refuses `update`, as the outputs of transformers do."""
+
+    def update(self, *_: object, **__: object) -> None:
+        raise TypeError("no update")
+
+
+class Held:
+    """An object with a tensor, as a cache of keys and values is one."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+
+class Bundles(nn.Module):
+    """Returns tensors in an object, a dict of another class, and a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Strict:
+        y = self.fc(x)
+        return Strict(first=y + 1, held=Held(y + 2), others=[y + 3, x + 4])

@@ -7,11 +7,11 @@ import warnings
 
 import pytest
 import torch
+
+import pytest_torchlens as tl
 from tests.edit.samples import Branches
 from tests.edit.samples import Loop
 from tests.edit.samples import Signed
-
-import pytest_torchlens as tl
 
 X = torch.tensor([[1.0, -2.0, 3.0, 0.5]])
 EDITS = {tl.Part("linear_1")[:, 2]: 1.0, ("input_1", "mul_1"): 0.5}

@@ -6,15 +6,15 @@ import re
 
 import pytest
 import torch
+
+import pytest_torchlens as tl
+from pytest_torchlens.draw import THEMES
+from pytest_torchlens.draw.theme import edit_line
 from tests.draw.parsed import read_back
 from tests.draw.parsed import text_lines
 from tests.edit.samples import Branches
 from tests.edit.samples import Loop
 from tests.edit.samples import residual
-
-import pytest_torchlens as tl
-from pytest_torchlens.draw import THEMES
-from pytest_torchlens.draw.theme import edit_line
 
 X = torch.tensor([[1.0, -2.0, 3.0, 0.5]])
 
@@ -150,14 +150,16 @@ def test_the_difference_of_two_edited_passes_names_the_edits_of_both(history, tm
 
 def test_a_loaded_edited_history_is_drawn_alike(edited, tmp_path):
     edited.save(tmp_path / "saved")
-    pictures = [each.draw(tmp_path / "one.dot", legend=True).read_text() for each in (edited, tl.load(tmp_path / "saved"))]
-    assert pictures[0] == pictures[1]
+    loaded = tl.load(tmp_path / "saved")
+    one, other = (each.draw(tmp_path / "one.dot", legend=True).read_text() for each in (edited, loaded))
+    assert one == other
 
 
 def test_summaries_say_what_is_edited(history, edited):
     lines = [line.strip() for line in str(edited).splitlines()]
     assert "Edited: input_1_0 as mul_1_7 reads it ← 0.0" in lines
-    assert any(re.fullmatch(r"3: linear_1_3 \(edited: \[:, 2\] ← a function; changed by \S+ %\)", line) for line in lines)
+    words = re.compile(r"3: linear_1_3 \(edited: \[:, 2\] ← a function; changed by \S+ %\)")
+    assert any(map(words.fullmatch, lines))
     assert "5: relu_1_5 (unchanged)" in lines
     assert "1: sigmoid_1_1" in lines
     assert repr(edited) == "<ModelHistory of Branches: 10 layers, 3 edits>"
@@ -172,7 +174,8 @@ def test_summaries_say_what_is_edited(history, edited):
 def test_many_edits_are_counted_beyond_the_first(history):
     edited = history.edit({tl.Part("linear_1")[:, place]: 0.0 for place in range(4)} | {"mul_1": 0.0})
     lines = [line.strip() for line in str(edited).splitlines()]
-    assert [line for line in lines if line.startswith("Edited")] == [f"Edited: linear_1_3 [:, {n}] ← 0.0" for n in range(3)]
+    expected = [f"Edited: linear_1_3 [:, {place}] ← 0.0" for place in range(3)]
+    assert [line for line in lines if line.startswith("Edited")] == expected
     assert "And 2 more edits" in lines
 
 
