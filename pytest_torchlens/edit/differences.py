@@ -17,14 +17,14 @@ def changed_by(edited: ModelHistory, original: ModelHistory) -> dict[str, float]
     """Return how much each tensor behind an edit changed, by label; see `ModelHistory.changed_by`.
 
     A tensor that was not saved in both passes, and has no fingerprint in both, is left out, as is one that the original
-    pass does not have.
+    pass does not have, and memory that nothing has been written to, as of `torch.empty`.
     """
     before = {op.label: op for op in original.operations}
     partners = counterparts(original, edited)
     behind = _behind(edited)
     found = {}
     for op in edited.operations:
-        first = before.get(partners.get(op.label, ""))
+        first = None if op.call_id in edited.recording.uninitialised else before.get(partners.get(op.label, ""))
         change = None if first is None else _change(first, op)
         if change is not None and (change or op.label in behind):
             found[op.label] = change

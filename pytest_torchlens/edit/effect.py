@@ -212,7 +212,8 @@ def _where_lines(edited: ModelHistory, operations: list[LoggedOperation], indent
 
 def _reasons(edited: ModelHistory) -> Iterator[str]:
     """Yield why the outputs changed little or not at all."""
-    starts = [op for op in edited.operations if _is_start(op, edited)]
+    edits = EditsByOperation(edited.record_without_operations())
+    starts = [op for op in edited.operations if edits.of(op) or edits.of_reads(op)]
     if not any(edited.changed_by.get(op.label, math.inf) for op in starts):
         yield f"why: the values of {_labels(starts)} are the same as without the edit"
     elif not any(op.output_descendants or op.is_output_layer for op in starts):
@@ -220,11 +221,6 @@ def _reasons(edited: ModelHistory) -> Iterator[str]:
         yield from _end_of(edited, starts)
     else:
         yield from _of_last_change(edited)
-
-
-def _is_start(op: LoggedOperation, edited: ModelHistory) -> bool:
-    edits = EditsByOperation(edited.record_without_operations())
-    return bool(edits.of(op) or edits.of_reads(op))
 
 
 def _labels(operations: list[LoggedOperation]) -> str:

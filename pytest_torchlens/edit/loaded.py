@@ -76,6 +76,7 @@ class _Names:
     def __init__(self, loaded: LoadedHistory, again: ModelHistory) -> None:
         self._loaded = loaded
         self._again: dict[Any, LoggedOperation] = dict(_places(again))
+        self._uninitialised = again.recording.uninitialised
         self._place_of = {op.label: place for place, op in _places(loaded)}
 
     def first_difference(self) -> str:
@@ -84,7 +85,9 @@ class _Names:
             now = self._again.get(self._place_of[op.label])
             if now is None:
                 return f"{op.label}, which did not run"
-            if op.fingerprint and now.fingerprint and op.fingerprint != now.fingerprint:
+            if now.call_id in self._uninitialised or not (op.fingerprint and now.fingerprint):
+                continue
+            if op.fingerprint != now.fingerprint:
                 return f"{op.label}, which has other values"
         return ""
 

@@ -148,3 +148,21 @@ def test_mistakes(model, loaded):
         loaded.edit([("linear_1", 0.0)], model=model, input_args=X)
     with pytest.raises(TypeError, match=r"assert_effect\(loaded.edit\(edits, model=model, input_args=x\), at_least="):
         tl.assert_effect(loaded, {"linear_1": 0.0}, at_least=0.1)
+
+
+def test_memory_that_nothing_was_written_to_is_not_compared(tmp_path):
+    class Buffered(torch.nn.Module):
+        def forward(self, x):
+            out = torch.empty_like(x)
+            x.add(1)
+            out.copy_(x * 2)
+            return out + 1
+
+    model = Buffered()
+    torch.full((1, 4), 7.0)  # memory that the next tensor of this size takes over
+    history = tl.log_forward_pass(model, X)
+    loaded = saved(history, tmp_path / "pass")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        edited = loaded.edit({"mul_1": 0.5}, model=model, input_args=X, live=True)
+    assert edited.changed_by.keys() == {"mul_1_3", "copy_1_4", "add_2_5", "output_1_6"}
