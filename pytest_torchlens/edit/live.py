@@ -131,6 +131,11 @@ def live_recording(history: ModelHistory, request: Request) -> Recording:
     """
     recording = history.recording
     model = recording.model()
+    if history.edits:
+        raise NotReplayableError(
+            "edit: a live run begins with the model itself, without the edits of this pass: make all edits at once, as in "
+            "edited.original.edit(edits, live=True)"
+        )
     if model is None or history.arguments is None:
         raise NotReplayableError(f"{recording.model_name} or its inputs are no longer there: keep the model to run it live")
     check_thread(model)

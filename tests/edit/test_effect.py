@@ -91,6 +91,14 @@ def test_an_edit_of_an_edit_is_measured_from_the_pass_without_any(history):
     assert [edit.label for edit in twice.edits] == ["linear_1_3", "mul_1_7"]
 
 
+def test_a_live_edit_of_an_edit_would_lose_the_first_and_is_an_error(history):
+    for live in (False, True):
+        with pytest.raises(
+            tl.NotReplayableError, match=r"make all edits at once, as in edited.original.edit\(edits, live"
+        ):
+            history.edit({"linear_1": 0.0}, live=live).edit({"mul_1": 0.0}, live=True)
+
+
 def test_in_a_live_pass_that_takes_another_way_operations_are_compared_by_their_site():
     model = Signed()
     history = tl.log_forward_pass(model, torch.ones(1, 4))
