@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.edit.differences import counterparts
+from pytest_torchlens.edit.function import EditedFunction
 from pytest_torchlens.edit.live import live_recording
 from pytest_torchlens.edit.places import Place
 from pytest_torchlens.edit.recording import EditedRecording
@@ -38,7 +40,20 @@ def edit(
     made = (*history.edits, *(applied(place, change) for place, change in request.changes))
     labels = {old: new for new, old in counterparts(history, edited).items()} if live else {}
     edited.edits = tuple(each.renamed(labels) for each in made)
+    if live:
+        edited.edits += tuple(_of_further_passes(edited))
     return edited
+
+
+def _of_further_passes(edited: ModelHistory) -> Iterator[AppliedEdit]:
+    """Yield the edits of passes that only a live run has, of layers that are edited in all passes."""
+    known = {edit.label for edit in edited.edits}
+    layers = {edit.label.rpartition(":")[0]: edit for edit in edited.edits if not edit.operation}
+    for node in edited.nodes:
+        is_edited = node.call is not None and isinstance(node.call.info.func, EditedFunction)
+        if is_edited and node.label not in known and node.layer_label in layers:
+            edit = layers[node.layer_label]
+            yield edit.renamed({edit.label: node.label})
 
 
 def applied(place: Place, change: Any) -> AppliedEdit:

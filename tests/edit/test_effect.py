@@ -204,6 +204,29 @@ def test_all_passes_of_a_layer_count():
     assert "linear_1_1:2" in edited.changed_by
 
 
+def test_passes_that_only_the_live_run_has_are_among_the_edits():
+    class Double(nn.Module):
+        def forward(self, x):
+            return x * 2
+
+    class Until(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.step = Double()
+
+        def forward(self, x):
+            while x.sum() < 20:
+                x = self.step(x)
+            return x + 1
+
+    model = Until()
+    history = tl.log_forward_pass(model, torch.ones(4))
+    edited = history.edit({"mul_1": lambda t: t * 0.75}, live=True)
+    passes = [op.label for op in edited.operations if op.layer_type == "mul"]
+    assert len(passes) > len([op for op in history.operations if op.layer_type == "mul"])
+    assert [edit.label for edit in edited.edits] == passes
+
+
 @pytest.mark.parametrize(
     ("kwargs", "error", "words"),
     [
