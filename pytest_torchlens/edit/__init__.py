@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from pytest_torchlens.edit.edit import AppliedEdit
 from pytest_torchlens.edit.edit import edit
+from pytest_torchlens.edit.effect import assert_effect
 from pytest_torchlens.edit.places import Part
+from pytest_torchlens.records import AppliedEdit
 
-__all__ = ["AppliedEdit", "Part", "edit"]
+__all__ = ["AppliedEdit", "Part", "assert_effect", "edit"]

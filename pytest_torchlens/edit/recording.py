@@ -20,6 +20,8 @@ from pytest_torchlens.capture.fingerprint import digest_and_key
 from pytest_torchlens.capture.leaves import ATOMS
 from pytest_torchlens.capture.leaves import UnpackedObject
 from pytest_torchlens.capture.leaves import substitute
+from pytest_torchlens.capture.leaves import unpacked
+from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.capture.looks import is_a
 from pytest_torchlens.edit.function import CallEdits
 
@@ -138,10 +140,15 @@ class EditedRecording:
 
 
 def _with_tensors(recording: Recording, new: Mapping[str, torch.Tensor]) -> Any:
-    """Return what the model returned, with other tensors, which are found in the order of the recorded ones."""
-    paths = iter([path for path, _ in recording.outputs])
+    """Return what the model returned, with other tensors at these paths; objects with tensors inside are copied."""
+    by_id = {id(tensor): new[path] for path, tensor in walk(recording.output)}
+    opened: dict[int, UnpackedObject] = {}
+    copies: dict[int, Any] = {}
 
     def swap(leaf: Any) -> Any:
-        return new[next(paths)] if is_a(leaf, torch.Tensor) else leaf
+        if is_a(leaf, torch.Tensor):
+            return by_id[id(leaf)]
+        whole = unpacked(leaf, lambda part: part, opened)
+        return whole.repacked(swap, copies) if type(whole) is UnpackedObject else leaf
 
     return substitute(recording.output, swap)

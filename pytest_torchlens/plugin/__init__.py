@@ -13,6 +13,7 @@ import pytest
 from pytest_torchlens.plugin.arguments import explain_not_found
 from pytest_torchlens.plugin.fixtures import lens_check
 from pytest_torchlens.plugin.fixtures import lens_draw
+from pytest_torchlens.plugin.fixtures import lens_edit
 from pytest_torchlens.plugin.fixtures import lens_model
 from pytest_torchlens.plugin.fixtures import lens_recorder
 from pytest_torchlens.plugin.fixtures import lens_report
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "lens_check",
     "lens_draw",
+    "lens_edit",
     "lens_model",
     "lens_recorder",
     "lens_report",
