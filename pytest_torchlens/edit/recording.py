@@ -20,6 +20,7 @@ from pytest_torchlens.capture.fingerprint import digest_and_key
 from pytest_torchlens.capture.leaves import ATOMS
 from pytest_torchlens.capture.leaves import UnpackedObject
 from pytest_torchlens.capture.leaves import substitute
+from pytest_torchlens.capture.leaves import unpacked
 from pytest_torchlens.capture.looks import is_a
 from pytest_torchlens.edit.function import CallEdits
 
@@ -72,7 +73,7 @@ class EditedRecording:
             escapes=escapes,
             sources=[self._source(source) for source in old.sources],
             outputs=[(path, self._read(read)) for path, read in old.outputs],
-            output=_with_tensors(old, outputs),
+            output=output_with(old, outputs),
             gradients=None,
         )
 
@@ -137,11 +138,15 @@ class EditedRecording:
         return dataclasses.replace(source, value=value, live=tensor, version=-1, memory=0, wrapper=None)
 
 
-def _with_tensors(recording: Recording, new: Mapping[str, torch.Tensor]) -> Any:
+def output_with(recording: Recording, new: Mapping[str, torch.Tensor]) -> Any:
     """Return what the model returned, with other tensors, which are found in the order of the recorded ones."""
     paths = iter([path for path, _ in recording.outputs])
+    objects: dict[int, UnpackedObject] = {}
 
     def swap(leaf: Any) -> Any:
-        return new[next(paths)] if is_a(leaf, torch.Tensor) else leaf
+        if is_a(leaf, torch.Tensor):
+            return new[next(paths)]
+        parts = unpacked(leaf, lambda part: part, objects)
+        return parts.repacked(swap, {}) if type(parts) is UnpackedObject else leaf
 
     return substitute(recording.output, swap)
