@@ -53,7 +53,7 @@ class SweepOptions:
                 raise ValueError(f"sweep: {name}: expected an integer of 1 or more, got {number!r:.80}")
 
 
-def options_of(given: Mapping[str, Any]) -> SweepOptions:
+def _options(given: Mapping[str, Any]) -> SweepOptions:
     """Return checked options; a name that does not exist raises."""
     names = [field.name for field in dataclasses.fields(SweepOptions)]
     for name in given:
@@ -69,9 +69,10 @@ def sweep(
     metric: Metric | Mapping[str, Metric],
     clean: ModelHistory | None,
     corrupted: ModelHistory | None,
-    options: SweepOptions,
+    **given: Any,
 ) -> Sweep:
     """Return what each edit does; `ModelHistory.sweep` has the parameters."""
+    options = _options(given)
     metrics = _metrics(metric)
     passes = _passes(history, clean, corrupted)
     base, source = _direction(passes, options.direction)
@@ -104,7 +105,8 @@ def _metrics(metric: Any) -> dict[str, Metric]:
     wrong = next((each for each in metrics.values() if not callable(each)), None)
     if wrong is not None or not metrics:
         raise TypeError(
-            f"sweep: metric: expected a function of the model's output, or a dict of such functions by name, got {wrong!r:.80}"
+            "sweep: metric: expected a function of the model's output, or a dict of such functions by name, "
+            f"got {wrong!r:.80}"
         )
     if "<lambda>" in metrics:
         metrics["metric"] = metrics.pop("<lambda>")

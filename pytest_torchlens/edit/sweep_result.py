@@ -76,7 +76,8 @@ class Sweep:
         name = self._metric(metric)
         if len(self.baselines) == 1:
             raise ValueError("a recovery needs two passes: give sweep() the other one as clean= or corrupted=")
-        return _recovery(self.values(name), *(self.baselines[role][name].mean() for role in ("clean", "corrupted")))
+        clean, corrupted = (self.baselines[role][name].mean() for role in ("clean", "corrupted"))
+        return torch.from_numpy(_recovery(self.values(name).numpy(), clean.numpy(), corrupted.numpy()))
 
     @property
     def records(self) -> list[dict[str, Any]]:
@@ -152,8 +153,6 @@ class Sweep:
 
 def _recovery(values: Any, clean: Any, corrupted: Any) -> Any:
     """Return how far values are on the way from the corrupted to the clean one."""
-    if isinstance(values, torch.Tensor):
-        return (values - corrupted) / (clean - corrupted) if clean != corrupted else torch.full_like(values, math.nan)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(clean == corrupted, math.nan, (values - corrupted) / (clean - corrupted))
 

@@ -73,6 +73,7 @@ def _common(values: list[Any]) -> Any:
 
 
 def library(name: str) -> Any:
+    """Return a library of the extra ``graphs``; raises `ImportError` with how to install it."""
     try:
         return importlib.import_module(name)
     except ImportError:
