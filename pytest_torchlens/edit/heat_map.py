@@ -106,4 +106,4 @@ class HeatMap:
 
 
 def _number(value: float) -> str:
-    return f"{value:.2f}" if 0.01 <= abs(value) < 1000 or value == 0 else f"{value:.2g}"  # noqa: PLR2004 - short
+    return f"{value:.2f}" if 0.1 <= abs(value) < 1000 or value == 0 else f"{value:.2g}"  # noqa: PLR2004 - short

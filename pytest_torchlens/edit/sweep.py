@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 
+from pytest_torchlens.edit.activations import activations
+from pytest_torchlens.edit.activations import key_of
 from pytest_torchlens.edit.batched import Runner
 from pytest_torchlens.edit.batched import SweepRun
 from pytest_torchlens.edit.edit import applied
-from pytest_torchlens.edit.places import Part
 from pytest_torchlens.edit.places import Place
 from pytest_torchlens.edit.places import places_of
 from pytest_torchlens.edit.recording import output_with
@@ -80,8 +81,9 @@ def sweep(
     whole = Subgraph(passes[base])
     other = passes.get(source)
     changes = {name: _changes(whole, edit, source, options.at) for name, edit in named.items()}
-    activations = _activations(other, changes.values()) if other is not None else {}
-    requests = [_request(whole, each, activations, options.at, name) for name, each in changes.items()]
+    places = [place for each in changes.values() if isinstance(each, list) for place in each]
+    patches = activations(other, places) if other is not None else {}
+    requests = [_request(whole, each, patches, options.at, name) for name, each in changes.items()]
     result = Sweep(
         names=list(named),
         edits=[", ".join(str(applied(*change)) for change in request.changes) for request in requests],
@@ -175,35 +177,14 @@ def _changes(whole: Subgraph, edit: Any, source: str, at: Any) -> dict[Any, Any]
     return places_of(whole, edit, at)
 
 
-def _activations(other: ModelHistory, changes: Iterable[Any]) -> dict[str, torch.Tensor]:
-    """Return the activations of another pass for the places that get them, by label."""
-    labels = {place.label for each in changes if isinstance(each, list) for place in each}
-    if not labels:
-        return {}
-    graph = Subgraph(other)
-    ends = {}
-    for label in sorted(labels):
-        try:
-            ends[label] = graph.swappable(label)[0][1]
-        except LookupKeyError as error:
-            raise LookupKeyError(f"sweep: the other pass did not run the same operations: {error}") from None
-    return {label: tensor.detach() for label, tensor in Subgraph(other, end=ends).run_with({}).items()}
-
-
-def _request(whole: Subgraph, changes: Any, activations: dict[str, torch.Tensor], at: Any, name: Any) -> Request:
+def _request(whole: Subgraph, changes: Any, patches: dict[str, torch.Tensor], at: Any, name: Any) -> Request:
     if isinstance(changes, list):
-        changes = {_part(place): activations[place.label] for place in changes}
+        changes = {key_of(place): patches[place.label] for place in changes}
         at = None
     try:
         return Request(whole, changes, at, None, None)
     except (LookupKeyError, ValueError, TypeError) as error:
         raise type(error)(f"sweep: edit {name!r:.80}: {error}") from None
-
-
-def _part(place: Place) -> Part:
-    part = Part(place.label, place.consumer_label or None)
-    part.index = place.index
-    return part
 
 
 # -- the runs ------------------------------------------------------------------------------------------------------
