@@ -76,9 +76,9 @@ def test_changes_are_those_of_plain_hooks(name: str, change: Any, plain: Callabl
 def test_project_off_removes_a_direction():
     edited = history_of("transformer").edit({"blocks.0.mlp": edit.project_off(VECTOR)})
     torch.testing.assert_close(output_of(edited), hooked("transformer", "blocks.0.mlp", lambda t: off(t, VECTOR)))
-    assert (edited["blocks.0.mlp"].tensor_contents @ VECTOR).abs().max() < 1e-5  # noqa: PLR2004
+    assert (edited["blocks.0.mlp"].tensor_contents @ VECTOR).abs().max() < 1e-5
     images = history_of("cnn").edit({"2": edit.project_off(CHANNELS, axis=1)})["2"].tensor_contents
-    assert torch.einsum("bchw,c->bhw", images, CHANNELS).abs().max() < 1e-5  # noqa: PLR2004
+    assert torch.einsum("bchw,c->bhw", images, CHANNELS).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -150,7 +150,7 @@ def test_logit_lens_reads_the_stream_with_the_last_layers():
     history, model = history_of("transformer"), MODELS["transformer"]
     found = edit.logit_lens(history, ["embed", "blocks.0", "blocks.1"], into="blocks.1")
     streams = [history[key].tensor_contents for key in ("embed", "blocks.0", "blocks.1")]
-    assert all(torch.equal(seen, model.head(model.norm(stream))) for seen, stream in zip(found.values(), streams))
+    assert all(torch.equal(seen, model.head(model.norm(stream))) for seen, stream in zip(found.values(), streams, strict=True))
     assert torch.equal([*found.values()][-1], output_of(history))
     images = history_of("cnn")
     lens = edit.logit_lens(images, ["relu_2"], into="relu_2")
@@ -248,7 +248,7 @@ def test_edits_are_saved_and_loaded(tmp_path: Path):
     assert len(mine.edits) == len(kept)
     assert [*map(str, mine.edits)] == [*map(str, theirs.edits)]
     assert torch.equal(output_of(mine), output_of(theirs))
-    assert [*loaded.values()][:2][1] == 0.25  # noqa: PLR2004
+    assert [*loaded.values()][:2][1] == 0.25
     assert edit.load_edits(edit.save_edits({"relu_1": 0.0}, tmp_path / "plain.json")) == {"relu_1": 0.0}
 
 

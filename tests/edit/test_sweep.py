@@ -301,7 +301,7 @@ def test_errors(history: tl.ModelHistory, edits: Any, options: Any, error: type[
 
 def test_errors_of_results(history: tl.ModelHistory):
     sweep = history.sweep([{"relu_1": 0.0}], metric=loss)
-    with pytest.raises(ValueError, match="no metric 'los'; there are: .*loss"):
+    with pytest.raises(ValueError, match=r"no metric 'los'; there are: .*loss"):
         sweep.values("los")
     with pytest.raises(ValueError, match="a recovery needs two passes"):
         sweep.recovery()
