@@ -77,6 +77,9 @@ def _in_words(change: Any) -> str:
 def _replayed(history: ModelHistory, request: Request, check_decisions: bool) -> Any:
     """Return the recording of the edited pass, for which what is behind the edits was replayed."""
     recording = history.recording
+    for place, _ in request.changes:
+        if place.consumer is None:
+            request.whole.check_swappable(place.label, place.value)
     _, affected = request.whole.descendants(request.swaps, changed=request.edges)
     nodes = [node for node in history.nodes if id(node.value) in affected and _is_wanted(node, history, request)]
     wanted = {node.label: node.value for node in nodes if node.kind != "output"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ import torch
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Source
+from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.functions import FunctionInfo
 from pytest_torchlens.capture.generators import Generators
@@ -23,6 +25,7 @@ from pytest_torchlens.capture.record import OnePass
 from pytest_torchlens.capture.record import call_model
 from pytest_torchlens.capture.record import check_thread
 from pytest_torchlens.capture.record import seed_all
+from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.tracer import Tracer
 from pytest_torchlens.edit.function import CallEdits
 from pytest_torchlens.edit.request import Request
@@ -133,7 +136,9 @@ def live_recording(history: ModelHistory, request: Request) -> Recording:
     check_thread(model)
     args, kwargs = _arguments(history, request)
     generators = Generators()
-    with _tensors_put_back(recording), _parameters_replaced(model, request):
+    one: OnePass | None = None
+    with _as_before(recording), _parameters_replaced(model, request):
+        held = _held_by(model, recording)
         try:
             _restore_random_state(recording)
             one = OnePass(model, args, kwargs, keep=history.options.keep, seed=recording.seed, kind=EditingTracer)
@@ -146,6 +151,8 @@ def live_recording(history: ModelHistory, request: Request) -> Recording:
             new = one.finish(model, output)
         finally:
             generators.restore()
+            if one is not None:
+                _put_back_writes(one, held, recording)
     _check_applied(history, request, one.tracer)
     return new
 
@@ -161,14 +168,9 @@ def _check_applied(history: ModelHistory, request: Request, tracer: EditingTrace
 
 
 def _arguments(history: ModelHistory, request: Request) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return forward's arguments as they were before the pass, with the edited inputs."""
-    new: dict[int, torch.Tensor] = {}
-    edited = request.of_sources()
-    for source in history.recording.sources:
-        if id(source.value) in edited and source.kind == "input":
-            new[id(source.live)] = request.swaps[id(source.value)].tensor(lambda source=source: _before(source))
-        elif source.kind == "input" and source.written:
-            new[id(source.live)] = _before(source)
+    """Return forward's arguments, with the edited inputs."""
+    inputs = [source for source in request.of_sources().values() if source.kind == "input"]
+    new = {id(source.live): request.swaps[id(source.value)].tensor(partial(_before, source)) for source in inputs}
     args, kwargs = history.arguments or ((), {})
     swap = lambda leaf: new.get(id(leaf), leaf) if is_a(leaf, torch.Tensor) else leaf  # noqa: E731
     return substitute(args, swap), substitute(kwargs, swap)
@@ -183,7 +185,7 @@ def _before(source: Source) -> torch.Tensor:
 def _parameters_replaced(model: torch.nn.Module, request: Request) -> Iterator[None]:
     """Put edited parameters and buffers into the model, wherever they are, and the former ones back."""
     new = {
-        id(source.live): request.swaps[id(source.value)].tensor(lambda source=source: source.live)
+        id(source.live): request.swaps[id(source.value)].tensor(partial(_before, source))
         for source in request.of_sources().values()
         if source.kind in ("parameter", "buffer")
     }
@@ -199,9 +201,9 @@ def _parameters_replaced(model: torch.nn.Module, request: Request) -> Iterator[N
 
 
 @contextlib.contextmanager
-def _tensors_put_back(recording: Recording) -> Iterator[None]:
-    """Begin with the parameters and buffers that the pass overwrites as they were before it, and put them back."""
-    written = [source for source in recording.sources if source.written and source.kind in ("parameter", "buffer")]
+def _as_before(recording: Recording) -> Iterator[None]:
+    """Begin with what the recorded pass wrote to, such as running statistics, as it was before, and put it back."""
+    written = _written(recording)
     former = [(source.live, duplicate(source.live)) for source in written]
     _overwrite([(source.live, _before(source)) for source in written])
     try:
@@ -210,8 +212,39 @@ def _tensors_put_back(recording: Recording) -> Iterator[None]:
         _overwrite(former)
 
 
+Contents = list[tuple[torch.Tensor, torch.Tensor]]
+"""Tensors, and copies of what they held."""
+
+
+def _held_by(model: torch.nn.Module, recording: Recording) -> Contents:
+    """Return the contents of inputs and buffers, which a pass may change in ways that are not recorded (``.data``)."""
+    inputs = [source.live for source in recording.sources if source.kind == "input"]
+    return [(tensor, duplicate(tensor)) for tensor in (*inputs, *model.buffers())]
+
+
+def _put_back_writes(one: OnePass, held: Contents, former: Recording) -> None:
+    """Put back what the edited pass wrote to, and keep its activations and outputs as they are."""
+    contents = [(source.live, _before(source)) for source in _written(one.recording)]
+    contents += [(now, then) for now, then in held if fingerprint(now) != fingerprint(then)]
+    overwritten = [*(tensor for tensor, _ in contents), *(source.live for source in _written(former))]
+    keys = {*map(storage_key, overwritten)} - {0}
+
+    def apart(leaf: Any) -> Any:
+        return duplicate(leaf) if is_a(leaf, torch.Tensor) and storage_key(leaf) in keys else leaf
+
+    with torch._C.DisableTorchFunction():
+        one.tracer.table.before_write(overwritten)
+        one.recording.output = substitute(one.recording.output, apart)
+    _overwrite(contents)
+
+
+def _written(recording: Recording) -> list[Source]:
+    """Return the inputs, parameters, buffers and constants that a pass overwrote."""
+    return [source for source in recording.sources if source.written]
+
+
 @torch.no_grad()
-def _overwrite(contents: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+def _overwrite(contents: Contents) -> None:
     for tensor, held in contents:
         tensor.copy_(held)
 

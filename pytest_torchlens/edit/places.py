@@ -105,8 +105,6 @@ def places_of(subgraph: Subgraph, key: Any, at: Any = None) -> list[Place]:
     """
     name, consumer, index = _parts(key, at)
     values = subgraph.swappable(name)
-    for label, value in values:
-        subgraph.check_swappable(label, value)
     found = [Place(label, value) for label, value in values]
     if consumer is not None:
         found = [edge for place in found for edge in _edges(subgraph, place, consumer)]

@@ -258,7 +258,7 @@ class Subgraph:
 
     def check_swappable(self, label: str, value: Value) -> None:
         """Raise `NotReplayableError` if nothing can be put in the place of a value."""
-        if value.call >= 0 and _writes_one_memory_twice(self.recording.calls[value.call]):
+        if value.call >= 0 and _writes_one_memory_twice(self.recording.calls[value.call], value):
             raise NotReplayableError(f"{label} cannot be swapped: its operation wrote there by two arguments")
 
     def swappable(self, key: Key) -> list[tuple[str, Value]]:
@@ -296,7 +296,10 @@ class Subgraph:
         return next(labels, self.history.label(value.call))
 
 
-def _writes_one_memory_twice(call: Call) -> bool:
+def _writes_one_memory_twice(call: Call, value: Value) -> bool:
+    """Return whether a call wrote to the memory of a value through two of its arguments."""
+    if sum(other.slot == value.slot for other in call.outputs) > 1:
+        return True
     return any(len({*slots}.intersection(call.writes)) > 1 for slots in call.overlaps)
 
 
