@@ -388,10 +388,12 @@ class FunctionTracer(TorchFunctionMode):
         self._expanding.append(info.func)
         try:
             with self:
-                return body_of(info.func)(*args, **kwargs)  # type: ignore[arg-type]
+                return self._body(info.func)(*args, **kwargs)
         finally:
             self._expanding.pop()
             self._group = outer
+
+    _body = staticmethod(body_of)
 
     def _call_object(
         self, info: FunctionInfo, kinds: tuple[type, ...], args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from numbers import Number
 from typing import Any
 
 import torch
 
+from pytest_torchlens.capture import Value
 from pytest_torchlens.edit.places import Place
 from pytest_torchlens.history.layers_and_operations import Layer
 from pytest_torchlens.history.layers_and_operations import LoggedOperation
@@ -69,6 +71,28 @@ def _given(place: Place, change: Any) -> Any:
     return change.tensor_contents
 
 
+class GradientChange:
+    """Leaves a tensor as it is, and changes its gradient in a later backward pass."""
+
+    def __init__(self, place: Place, change: Any) -> None:
+        self._place = place
+        self._change = change
+        self.__name__ = "gradient"
+        if not place.value.requires_grad:
+            raise ValueError(f"edit of {place.text}: it requires no gradient: record outside of torch.no_grad()")
+        replacement([(place, change)])  # checks it
+
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a tensor of the same values, whose gradient is changed."""
+        tensor = tensor.view_as(tensor)
+        tensor.register_hook(self._changed)
+        return tensor
+
+    def _changed(self, gradient: torch.Tensor) -> torch.Tensor:
+        place = dataclasses.replace(self._place, value=Value(0, 0, 0, gradient))
+        return replacement([(place, self._change)]).tensor(lambda: gradient)
+
+
 class _Part:
     """A change of one part of a tensor."""
 
@@ -94,7 +118,9 @@ class _Part:
             return self._change  # type: ignore[no-any-return]
         new = self._change(tensor[self.index].clone())
         if not isinstance(new, torch.Tensor):
-            raise TypeError(f"edit of {self._place.text}: expected a tensor from the function, got {type(new).__name__}")
+            raise TypeError(
+                f"edit of {self._place.text}: expected a tensor from the function, got {type(new).__name__}"
+            )
         return self._fitting(new)
 
     def _fitting(self, new: torch.Tensor) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 
 from pytest_torchlens.capture.values import value_of
+from pytest_torchlens.edit.expand import expanded
 from pytest_torchlens.edit.live import live_recording
 from pytest_torchlens.edit.places import Place
 from pytest_torchlens.edit.recording import EditedRecording
@@ -48,14 +50,20 @@ def edit(
     at: Any,
     inputs: Mapping[str, Any] | None,
     parameters: Mapping[str, Any] | None,
+    gradients: Mapping[Any, Any] | None,
+    expand: Iterable[str],
     live: bool,
     check_decisions: bool,
 ) -> ModelHistory:
     """Return the history of the edited pass; `ModelHistory.edit` has the parameters."""
-    request = Request(Subgraph(history), edits, at, inputs, parameters)
+    if expand:
+        history = expanded(history, expand)
+        if not (edits or inputs or parameters or gradients):
+            return history
+    request = Request(Subgraph(history), edits, at, inputs, parameters, gradients)
     recording = live_recording(history, request) if live else _replayed(history, request, check_decisions)
     edited = ModelHistory(recording, history.options)
-    edited.arguments = history.arguments
+    edited.arguments, edited.expansions = history.arguments, history.expansions
     edited.edits = (*history.edits, *(applied(place, change) for place, change in request.changes))
     return edited
 
@@ -86,7 +94,7 @@ def _replayed(history: ModelHistory, request: Request, check_decisions: bool) ->
     wanted |= {source.label: source.value for source in request.of_sources().values()}
     outputs = request.whole.model_outputs
     part = Subgraph(history, end=wanted | outputs)
-    results = part.run_with(request.swaps, check_decisions, edges=request.edges)
+    results = part.run_with(request.swaps, check_decisions, edges=request.edges, feeds=not request.of_gradients)
     tensors = {id(value): results[label] for label, value in wanted.items()}
     edited = EditedRecording(recording, affected, tensors, history.options.saving)
     by_path = {path: results[label] for label, (path, _) in zip(outputs, recording.outputs, strict=True)}

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 from typing import NamedTuple
 
@@ -15,8 +19,11 @@ from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Source
 from pytest_torchlens.capture import fingerprint
+from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import ModuleCall
+from pytest_torchlens.capture.functions import Function
 from pytest_torchlens.capture.functions import FunctionInfo
+from pytest_torchlens.capture.functions import info_of
 from pytest_torchlens.capture.generators import Generators
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.looks import is_a
@@ -30,7 +37,12 @@ from pytest_torchlens.capture.tracer import Tracer
 from pytest_torchlens.edit.function import CallEdits
 from pytest_torchlens.edit.request import Request
 from pytest_torchlens.history import ModelHistory
+from pytest_torchlens.history.history_options import Arguments
 from pytest_torchlens.replay import NotReplayableError
+from pytest_torchlens.replay.swaps import Replacement
+
+SourceSwaps = list[tuple[Source, Replacement]]
+_NONE: Mapping[Function, Callable[..., Any]] = MappingProxyType({})
 
 
 class Site(NamedTuple):
@@ -71,20 +83,29 @@ class _Sites:
 
 
 class EditingTracer(Tracer):
-    """Records a pass, and edits calls at their sites."""
+    """Records a pass, edits calls at their sites, and runs some functions as their steps."""
 
-    edits: dict[Site, CallEdits]
-    beyond: dict[tuple[str, str, int], tuple[int, CallEdits]]
-    """Edits of all passes, by address, function and ordinal, with the number of recorded calls of the module."""
+    def __torch_function__(
+        self, func: Function, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in self.bodies and func not in self._expanding:
+            return self._expand(info_of(func), args, kwargs or {})
+        return super().__torch_function__(func, types, args, kwargs)
 
-    def prepare(self, history: ModelHistory, request: Request) -> None:
-        """Set what is to be edited."""
+    def _body(self, func: Function) -> Callable[..., Any]:
+        return self.bodies.get(func) or super()._body(func)
+
+    def prepare(
+        self, history: ModelHistory, of_calls: Mapping[int, CallEdits], bodies: Mapping[Function, Callable[..., Any]]
+    ) -> None:
+        """Set which recorded calls are to be edited, and which functions to run as their steps."""
+        self.bodies = bodies
         self._sites = _Sites()
         self.applied: set[Site] = set()
         sites = _sites_of(history.recording)
-        of_calls = request.of_calls()
         self.edits = {sites[number]: edits for number, edits in of_calls.items()}
-        self.beyond = {}
+        self.beyond: dict[tuple[str, str, int], tuple[int, CallEdits]] = {}
+        """Edits of all passes, by address, function and ordinal, with the number of recorded calls of the module."""
         times = Counter(call.address for call in history.recording.module_calls)
         by_place: dict[tuple[str, str, int], list[Site]] = {}
         for site in self.edits:
@@ -107,9 +128,20 @@ class EditingTracer(Tracer):
             self._sites.count(site)
         return result
 
+    def _frames(self, depth: int = 3) -> Frames:
+        frames = super()._frames(depth + 1)
+        while frames and frames[0] in _OWN_CODE:
+            frames = frames[2:]
+        return frames
+
     def _edits_beyond(self, site: Site) -> CallEdits | None:
         times, edits = self.beyond.get((site.module, site.function, site.ordinal), (0, None))
         return edits if site.number > times else None
+
+
+_OWN_CODE = frozenset(
+    [EditingTracer.__torch_function__.__code__, EditingTracer._leaf.__code__, Tracer.__torch_function__.__code__]
+)
 
 
 def _sites_of(recording: Recording) -> list[Site]:
@@ -129,21 +161,43 @@ def live_recording(history: ModelHistory, request: Request) -> Recording:
     NotReplayableError
         If the model or its inputs are no longer there, or an edit's operation did not run.
     """
-    recording = history.recording
-    model = recording.model()
+    return run_again(history, request)
+
+
+def run_again(
+    history: ModelHistory, request: Request | None = None, bodies: Mapping[Function, Callable[..., Any]] = _NONE
+) -> Recording:
+    """Run the model once more from where the recorded pass began, and leave it as it is now.
+
+    Parameters
+    ----------
+    history
+        The pass.
+    request
+        The edits; None for none.
+    bodies
+        Functions that run as their steps: what runs in the place of each.
+
+    Raises
+    ------
+    NotReplayableError
+        As `live_recording`.
+    """
+    recording, model = history.recording, history.recording.model()
     if model is None or history.arguments is None:
-        raise NotReplayableError(f"{recording.model_name} or its inputs are no longer there: keep the model to run it live")
+        raise NotReplayableError(f"{recording.model_name} or its inputs are no longer there: keep them to run it again")
     check_thread(model)
-    args, kwargs = _arguments(history, request)
+    sources = [] if request is None else [(source, request.swaps[key]) for key, source in request.of_sources().items()]
+    args, kwargs = _arguments(history.arguments, sources)
     generators = Generators()
     one: OnePass | None = None
-    with _as_before(recording), _parameters_replaced(model, request):
+    with _as_before(recording), _parameters_replaced(model, sources):
         held = _held_by(model, recording)
         try:
             _restore_random_state(recording)
             one = OnePass(model, args, kwargs, keep=history.options.keep, seed=recording.seed, kind=EditingTracer)
             assert isinstance(one.tracer, EditingTracer)  # noqa: S101 - for the type checker
-            one.tracer.prepare(history, request)
+            one.tracer.prepare(history, {} if request is None else request.of_calls(), bodies)
             if recording.seed is not None:
                 seed_all(recording.seed)
             with one.active():
@@ -153,11 +207,11 @@ def live_recording(history: ModelHistory, request: Request) -> Recording:
             generators.restore()
             if one is not None:
                 _put_back_writes(one, held, recording)
-    _check_applied(history, request, one.tracer)
+    _check_applied(history, one.tracer)
     return new
 
 
-def _check_applied(history: ModelHistory, request: Request, tracer: EditingTracer) -> None:
+def _check_applied(history: ModelHistory, tracer: EditingTracer) -> None:
     missed = [site for site in tracer.edits if site not in tracer.applied]
     if missed:
         sites = _sites_of(history.recording)
@@ -167,13 +221,15 @@ def _check_applied(history: ModelHistory, request: Request, tracer: EditingTrace
         )
 
 
-def _arguments(history: ModelHistory, request: Request) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _arguments(arguments: Arguments, sources: SourceSwaps) -> Arguments:
     """Return forward's arguments, with the edited inputs."""
-    inputs = [source for source in request.of_sources().values() if source.kind == "input"]
-    new = {id(source.live): request.swaps[id(source.value)].tensor(partial(_before, source)) for source in inputs}
-    args, kwargs = history.arguments or ((), {})
-    swap = lambda leaf: new.get(id(leaf), leaf) if is_a(leaf, torch.Tensor) else leaf  # noqa: E731
-    return substitute(args, swap), substitute(kwargs, swap)
+    inputs = [(source, swap) for source, swap in sources if source.kind == "input"]
+    new = {id(source.live): swap.tensor(partial(_before, source)) for source, swap in inputs}
+
+    def swapped(leaf: Any) -> Any:
+        return new.get(id(leaf), leaf) if is_a(leaf, torch.Tensor) else leaf
+
+    return substitute(arguments[0], swapped), substitute(arguments[1], swapped)
 
 
 def _before(source: Source) -> torch.Tensor:
@@ -182,11 +238,11 @@ def _before(source: Source) -> torch.Tensor:
 
 
 @contextlib.contextmanager
-def _parameters_replaced(model: torch.nn.Module, request: Request) -> Iterator[None]:
+def _parameters_replaced(model: torch.nn.Module, sources: SourceSwaps) -> Iterator[None]:
     """Put edited parameters and buffers into the model, wherever they are, and the former ones back."""
     new = {
-        id(source.live): request.swaps[id(source.value)].tensor(partial(_before, source))
-        for source in request.of_sources().values()
+        id(source.live): swap.tensor(partial(_before, source))
+        for source, swap in sources
         if source.kind in ("parameter", "buffer")
     }
     homes = [home for module in model.modules() for home in (module._parameters, module._buffers)]

@@ -113,6 +113,11 @@ def places_of(subgraph: Subgraph, key: Any, at: Any = None) -> list[Place]:
     return [_with_index(place, index) for place in found]
 
 
+def without_index(place: Place) -> Place:
+    """Return a place with the whole tensor."""
+    return Place(place.label, place.value, place.consumer, place.consumer_label)
+
+
 def _parts(key: Any, at: Any) -> tuple[Any, str | None, Any]:
     """Return the name, consumer and index that a key consists of."""
     if isinstance(key, Part):
@@ -147,10 +152,10 @@ def _no_edge(subgraph: Subgraph, values: list[tuple[str, Value]], consumer: str)
     readers = [
         node.label
         for node in subgraph.history.nodes
-        if node.call is not None and any(value_of(read) is value for _, read in edges_in(node.call) for _, value in values)
+        if node.call is not None
+        and any(value_of(read) is value for _, read in edges_in(node.call) for _, value in values)
     ]
-    nearest = close(consumer, readers)
-    return f"{consumer!r} does not read {values[0][0]}; what does: {nearest or ', '.join(readers) or 'nothing'}"
+    return f"{consumer!r} does not read {values[0][0]}; what does: {', '.join(readers) or 'nothing'}"
 
 
 _DIMENSIONS = {"example": 0, "channel": 1, "position": -2, "feature": -1, "head": -3}
@@ -190,8 +195,8 @@ def _by_name(label: str, shape: tuple[int, ...], at: Mapping[str, Any]) -> Any:
 
 def _dimension(label: str, shape: tuple[int, ...], name: str, where: Any) -> tuple[int, Any]:
     if name not in _DIMENSIONS:
-        names = close(name, _DIMENSIONS) or ", ".join([*_DIMENSIONS, "mask"])
-        raise ValueError(f"edit of {label}: at= has no {name!r}; there are: {names}")
+        hint = close(name, [*_DIMENSIONS, "mask"]) or f"there are: {', '.join([*_DIMENSIONS, 'mask'])}"
+        raise ValueError(f"edit of {label}: no part of a tensor is called {name!r}; {hint}")
     if name == "head" and isinstance(where, tuple):
         number, of = where
         if shape[-1] % of:

@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from pytest_torchlens.capture import Source
+from pytest_torchlens.edit.changes import GradientChange
 from pytest_torchlens.edit.changes import for_each_pass
 from pytest_torchlens.edit.changes import replacement
 from pytest_torchlens.edit.function import CallEdits
 from pytest_torchlens.edit.function import Changes
 from pytest_torchlens.edit.places import Place
 from pytest_torchlens.edit.places import places_of
+from pytest_torchlens.edit.places import without_index
 from pytest_torchlens.history.lookup import LookupKeyError
 from pytest_torchlens.records import close
 from pytest_torchlens.replay import Subgraph
@@ -34,6 +36,8 @@ class Request:
         Index inside the tensors of keys that have none.
     inputs, parameters
         Changes by the name of an input or parameter.
+    gradients
+        Changes of gradients by key.
 
     Raises
     ------
@@ -48,6 +52,7 @@ class Request:
         at: Any,
         inputs: Mapping[str, Any] | None,
         parameters: Mapping[str, Any] | None,
+        gradients: Mapping[Any, Any] | None = None,
     ) -> None:
         self.whole = whole
         self.changes: Changes = []
@@ -58,6 +63,11 @@ class Request:
             self.changes.append((_place(self._input(name)), change))
         for name, change in _mapping("parameters", parameters).items():
             self.changes.append((_place(self._source("parameter", name)), change))
+        self.of_gradients = bool(gradients)
+        """Whether gradients are edited, for which autograd must follow the pass from its beginning."""
+        for key, change in _mapping("gradients", gradients).items():
+            places = places_of(whole, key, at)
+            self.changes += [(without_index(place), GradientChange(place, change)) for place in places]
         if not self.changes:
             raise ValueError("edit: expected one edit or more, such as history.edit({'relu_1': 0.0}), got none")
         self.swaps: Swaps = {key: replacement(changes) for key, changes in self._of_values().items()}
@@ -99,8 +109,8 @@ class Request:
     def _source(self, kind: str, name: str) -> Source:
         sources = {source.name: source for source in self.whole.recording.sources if source.kind == kind}
         if name not in sources:
-            nearest = close(name, sources) or f"{', '.join(sources):.200}"
-            raise LookupKeyError(f"the pass read no {kind} {name!r}; there are: {nearest}")
+            hint = close(name, sources) or f"there are: {', '.join(sources):.200}"
+            raise LookupKeyError(f"the pass read no {kind} {name!r}; {hint}")
         return sources[name]
 
     def _input(self, name: str) -> Source:

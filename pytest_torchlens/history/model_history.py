@@ -91,6 +91,8 @@ class ModelHistory(HistoryView):
         """Forward's arguments; None if they are not known."""
         self.edits: tuple[AppliedEdit, ...] = ()
         """The edits that `edit` made in this pass."""
+        self.expansions: tuple[str, ...] = ()
+        """What `edit` ran as its steps, and by how much the outputs differ, a sentence for each."""
 
     @property
     def options(self) -> TraceOptions:
@@ -193,6 +195,8 @@ class ModelHistory(HistoryView):
         at: Any = None,
         inputs: Mapping[str, Any] | None = None,
         parameters: Mapping[str, Any] | None = None,
+        gradients: Mapping[Any, Any] | None = None,
+        expand: Iterable[str] = (),
         live: bool = False,
         check_decisions: bool = True,
     ) -> ModelHistory:
@@ -213,6 +217,12 @@ class ModelHistory(HistoryView):
             ``(number, of)`` for a part of the features), ``mask`` (a boolean tensor).
         inputs, parameters
             Changes of inputs, by the name of forward's parameter, and of parameters, by their address.
+        gradients
+            Changes of the gradients of activations, by key: a later backward pass from what the edited pass returns
+            goes on with them.
+        expand
+            ``{"sdpa"}``: the model runs again with `scaled_dot_product_attention` as its steps, so that keys name its
+            scores (``matmul``) and patterns (``softmax``); ``expansions`` says by how much the outputs then differ.
         live
             Whether the model itself runs again, so that Python decides anew on what it reads of the edited values.
             By default (False) the recorded operations are replayed, and the model is not called.
@@ -242,6 +252,8 @@ class ModelHistory(HistoryView):
             at=at,
             inputs=inputs,
             parameters=parameters,
+            gradients=gradients,
+            expand=expand,
             live=live,
             check_decisions=check_decisions,
         )

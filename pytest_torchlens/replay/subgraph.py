@@ -236,11 +236,15 @@ class Subgraph:
         check_decisions: bool = True,
         player_for: PlayerFor = Player,
         edges: EdgeSwaps | None = None,
+        feeds: bool = True,
     ) -> dict[str, torch.Tensor]:
-        """Run with checked replacements, also of what single calls read, and the player that `player_for` returns."""
+        """Run with checked replacements, also of what single calls read, and the player that `player_for` returns.
+
+        Without `feeds` all is computed from the inputs, and nothing is taken from the saved activations.
+        """
         run = partial(Run, self, swaps, check_decisions, player_for=player_for, edges=edges)
         try:
-            return run(feeds=True).outputs()
+            return run(feeds=feeds).outputs()
         except OtherMemoryError:  # what was fed does not share the memory that the recorded tensors shared
             return run(feeds=False).outputs()
 

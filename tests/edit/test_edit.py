@@ -1,0 +1,366 @@
+"""An edited pass is what the model would have done, with the edit alone: against hooks, by replay and live."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import pytest_torchlens as tl
+from pytest_torchlens import DecisionChangedError
+from pytest_torchlens import LookupKeyError
+from pytest_torchlens import NotReplayableError
+from pytest_torchlens import Part
+from pytest_torchlens.capture import fingerprint
+from tests.models import Function
+
+X = torch.linspace(-1, 1, 12).reshape(3, 4)
+BOTH_WAYS = pytest.mark.parametrize("live", [False, True], ids=["replay", "live"])
+
+
+@pytest.fixture
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(inplace=True), nn.Linear(6, 6), nn.Sigmoid(), nn.Linear(6, 2))
+
+
+def with_hook(model, address, change):
+    handle = model.get_submodule(address).register_forward_hook(lambda module, args, output: change(output))
+    try:
+        return model(X)
+    finally:
+        handle.remove()
+
+
+def output(history):
+    return history["output_1"].tensor_contents
+
+
+# -- what is put where -----------------------------------------------------------------------------------------------
+
+OTHER = torch.rand(3, 6, generator=torch.Generator().manual_seed(1))
+
+
+def third_feature_set(tensor):
+    tensor = tensor.clone()
+    tensor[:, 2] = 7
+    return tensor
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize(
+    ("edits", "hook"),
+    [
+        ({"3": 0.0}, torch.zeros_like),
+        ({"3": OTHER}, lambda t: OTHER),
+        ({"3": lambda t: t.roll(1, 0)}, lambda t: t.roll(1, 0)),
+        ({Part("3")[:, 2]: 7.0}, third_feature_set),
+        ({Part("3", feature=2): 7.0}, third_feature_set),
+        ({Part("3", feature=2): lambda t: torch.full_like(t, 7)}, third_feature_set),
+        ({("3", (..., 2)): 7.0}, third_feature_set),
+        ({Part("3", head=(0, 3)): 0.0}, lambda t: torch.cat([t[:, :2] * 0, t[:, 2:]], 1)),
+        ({Part("3", mask=OTHER > 0.5): 1.0}, lambda t: torch.where(OTHER > 0.5, 1.0, t)),
+        ({Part("3")[0]: OTHER, Part("3")[1:]: 1.0}, lambda t: torch.cat([OTHER[:1], torch.ones(2, 6)])),
+    ],
+)
+def test_an_edit_is_what_a_hook_gives(network, edits, hook, live):
+    history = tl.log_forward_pass(network, X)
+    edited = history.edit(edits, live=live)
+    assert torch.equal(output(edited), with_hook(network, "3", hook))
+    assert edited.layer_list == history.layer_list
+
+
+@BOTH_WAYS
+def test_an_activation_of_another_pass_is_patched_in(network, live):
+    clean, corrupted = tl.log_forward_pass(network, X), tl.log_forward_pass(network, -X)
+    patched = corrupted.edit({"linear_2": clean["linear_2"]}, live=live)
+    assert torch.equal(output(patched), output(clean))
+    assert torch.equal(patched["relu_1"].tensor_contents, corrupted["relu_1"].tensor_contents)
+
+
+@BOTH_WAYS
+def test_what_an_operation_overwrote_is_overwritten(network, live):
+    history = tl.log_forward_pass(network, X)
+    edited = history.edit({"relu_1": 0.5}, live=live)
+    assert torch.equal(output(edited), with_hook(network, "1", lambda t: torch.full_like(t, 0.5)))
+
+
+@BOTH_WAYS
+def test_all_is_computed_anew_behind_an_edit_and_shared_before(network, live):
+    history = tl.log_forward_pass(network, X)
+    before = {op.label: op.fingerprint for op in history.operations}
+    edited = history.edit({"linear_2": 0.0}, live=live)
+    assert {op.label: op.fingerprint for op in history.operations} == before
+    changed = [op.label for op in edited if op.fingerprint != before[op.label]]
+    assert changed == ["linear_2_3", "sigmoid_1_4", "linear_3_5", "output_1_6"]
+    assert all(fingerprint(op.tensor_contents) == op.fingerprint for op in edited)
+    if not live:
+        assert edited["linear_1"].tensor_contents is history["linear_1"].tensor_contents
+
+
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x):
+        y = self.inner(x)
+        return y.sin() + y.cos()
+
+
+@BOTH_WAYS
+def test_a_single_consumer_sees_the_edit_of_an_edge(live):
+    model = Twice()
+    history = tl.log_forward_pass(model, X)
+    edited = history.edit({("inner", "cos_1"): 0.0}, live=live)
+    y = model.inner(X)
+    assert torch.equal(output(edited), y.sin() + torch.zeros_like(y).cos())
+    assert torch.equal(edited["inner"].tensor_contents, y)
+    part = history.edit({Part("inner", "cos_1")[:, 0]: 0.0}, live=live)
+    y0 = torch.cat([torch.zeros(3, 1), y[:, 1:]], 1)
+    assert torch.equal(output(part), y.sin() + y0.cos())
+    assert [str(one) for one in part.edits] == ["linear_1_1 [:, 0] as cos_1_3 reads it ← 0.0"]
+
+
+@BOTH_WAYS
+def test_inputs_and_parameters(network, live):
+    history = tl.log_forward_pass(network, X)
+    weight = torch.rand(6, 6)
+    edited = history.edit(inputs={"input": -X}, parameters={"2.weight": weight}, live=live)
+    former = network[2].weight.detach().clone()
+    assert torch.equal(network[2].weight, former)
+    network[2].weight.data = weight
+    assert torch.equal(output(edited), network(-X))
+
+
+class Loop(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.step = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.step(self.step(self.step(x)))
+
+
+@BOTH_WAYS
+def test_all_passes_of_a_layer_and_one_of_them(live):
+    model = Loop()
+    history = tl.log_forward_pass(model, X)
+    assert torch.equal(output(history.edit({"linear_1": 1.0}, live=live)), torch.ones(3, 4))
+    second = history.edit({"linear_1_1:2": 1.0}, live=live)
+    assert torch.equal(output(second), model.step(torch.ones(3, 4)))
+    patched = history.edit({"linear_1": second["linear_1"]}, live=live)
+    assert torch.equal(output(patched), output(second))
+
+
+@BOTH_WAYS
+def test_one_of_several_results(live):
+    model = Function(lambda x: torch.add(*x.chunk(2, dim=1)))
+    history = tl.log_forward_pass(model, X)
+    assert torch.equal(output(history.edit({"chunk_2": 0.0}, live=live)), X[:, :2] + 0)
+
+
+@BOTH_WAYS
+def test_edits_add_up_in_any_order(network, live):
+    history = tl.log_forward_pass(network, X)
+    at_once = history.edit({"linear_1": 0.1, Part("linear_2")[:, 0]: 1.0}, live=live)
+    one = history.edit({Part("linear_2")[:, 0]: 1.0}, live=live)
+    after_another = one.edit({"linear_1": 0.1})
+    assert torch.equal(output(at_once), output(after_another))
+    assert len(after_another.edits) == 2
+
+
+# -- replay, or the model itself --------------------------------------------------------------------------------------
+
+
+def branches(x):
+    y = x * 2
+    if y.sum() > 0:
+        y = y.sin()
+    return y + 1
+
+
+def test_a_changed_decision_raises_goes_on_or_is_made_anew():
+    model = Function(branches)
+    history = tl.log_forward_pass(model, X + 1)
+    with pytest.raises(DecisionChangedError, match=r"in branches \(y.sum\(\) > 0\): the model might run other"):
+        history.edit({"mul_1": -1.0})
+    recorded = history.edit({"mul_1": -1.0}, check_decisions=False)
+    assert torch.equal(output(recorded), torch.full((3, 4), -1.0).sin() + 1)
+    live = history.edit({"mul_1": -1.0}, live=True)
+    assert torch.equal(output(live), torch.zeros(3, 4))
+    assert "sin_1" not in live
+
+
+def test_passes_that_only_the_edited_run_makes_are_edited_too():
+    step = nn.Linear(4, 4)
+
+    def until_small(x):
+        count = 0
+        while count < 4 and (count == 0 or x.sum() > 5):
+            x, count = step(x), count + 1
+        return x
+
+    model = Function(until_small)
+    history = tl.log_forward_pass(model, X - 5)
+    assert history["linear_1"].layer_passes_total == 1
+    edited = history.edit({"linear_1": 1.0}, live=True)
+    assert edited["linear_1"].layer_passes_total == 4
+    assert torch.equal(output(edited), torch.ones(3, 4))
+
+
+class Dropping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x):
+        return F.dropout(self.norm(x), 0.5, self.training) * 2
+
+
+@BOTH_WAYS
+def test_random_numbers_and_running_statistics_are_those_of_the_pass(live):
+    model = Dropping().train()
+    torch.manual_seed(3)
+    history = tl.log_forward_pass(model, X)
+    drawn, state = torch.get_rng_state(), {name: each.clone() for name, each in model.state_dict().items()}
+    edited = history.edit({"batchnorm_1": lambda t: t * 1}, live=live)
+    assert torch.equal(output(edited), output(history))
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert all(torch.equal(each, state[name]) for name, each in model.state_dict().items())
+
+
+def test_a_live_pass_has_the_lines_of_the_model(network):
+    history = tl.log_forward_pass(network, X)
+    edited = history.edit({"linear_2": 0.0}, live=True)
+    assert all(op.func_call_stack == history[op.label].func_call_stack for op in edited)
+
+
+def test_a_model_that_is_gone_cannot_run_live():
+    history = tl.log_forward_pass(nn.Linear(4, 4), X)
+    assert torch.equal(output(history.edit({"linear_1": 0.0})), torch.zeros(3, 4))
+    with pytest.raises(NotReplayableError, match="Linear or its inputs are no longer there"):
+        history.edit({"linear_1": 0.0}, live=True)
+
+
+def test_an_operation_that_another_way_leaves_out_is_told():
+    model = Function(branches)
+    history = tl.log_forward_pass(model, X + 1)
+    with pytest.raises(NotReplayableError, match="sin_1_4 did not run in the edited pass"):
+        history.edit({"mul_1": -1.0, "sin_1": 0.0}, live=True)
+
+
+# -- gradients ----------------------------------------------------------------------------------------------------------
+
+
+@BOTH_WAYS
+def test_an_edit_can_be_optimised(network, live):
+    history = tl.log_forward_pass(network, X)
+    steer = torch.zeros(6, requires_grad=True)
+    output(history.edit({"3": lambda t: t + steer}, live=live)).square().sum().backward()
+    same = torch.zeros(6, requires_grad=True)
+    with_hook(network, "3", lambda t: t + same).square().sum().backward()
+    assert torch.equal(steer.grad, same.grad)
+
+
+@BOTH_WAYS
+def test_gradients_are_edited_on_their_way_back(network, live):
+    history = tl.log_forward_pass(network, X)
+    edited = history.edit(gradients={Part("linear_2", feature=0): 0.0}, live=live)
+    assert torch.equal(output(edited), output(history))
+    output(edited).sum().backward()
+    assert torch.equal(network[2].bias.grad == 0, torch.tensor([True, *[False] * 5]))
+    assert network[0].weight.grad.abs().sum() > 0
+
+
+def test_the_gradient_of_a_pass_without_gradients_is_refused(network):
+    with torch.no_grad():
+        history = tl.log_forward_pass(network, X)
+    with pytest.raises(ValueError, match=r"linear_2_3: it requires no gradient: record outside of torch.no_grad"):
+        history.edit(gradients={"linear_2": 0.0})
+
+
+# -- attention ----------------------------------------------------------------------------------------------------------
+
+MASKS = {
+    "none": {},
+    "causal": {"is_causal": True},
+    "hiding": {"attn_mask": torch.ones(5, 5, dtype=torch.bool).tril()},
+    "added": {"attn_mask": torch.linspace(-1, 1, 25).reshape(5, 5)},
+    "scaled": {"scale": 0.3},
+    "grouped": {"enable_gqa": True, "is_causal": True},
+}
+
+
+@pytest.mark.parametrize("options", MASKS.values(), ids=MASKS)
+def test_attention_is_opened(options):
+    torch.manual_seed(0)
+    query = torch.rand(2, 4, 5, 8)
+    heads = 2 if "enable_gqa" in options else 4
+    key, value = torch.rand(2, 2, heads, 5, 8)
+    model = Function(lambda query: F.scaled_dot_product_attention(query, key, value, **options))
+    history = tl.log_forward_pass(model, query)
+    opened = history.edit(expand={"sdpa"})
+    assert opened["softmax_1"].tensor_contents.sum(-1).allclose(torch.ones(2, 4, 5))
+    assert output(opened).allclose(output(history), atol=1e-6)
+    (sentence,) = opened.expansions
+    difference = (output(opened) - output(history)).abs().max()
+    assert sentence == f"sdpa as its steps: outputs differ by at most {difference:.2g}"
+    without = history.edit({Part("softmax_1", head=1): 0.0}, expand={"sdpa"})
+    assert torch.equal(output(without)[:, 0], output(opened)[:, 0])
+    assert not output(without)[:, 1].any()
+
+
+def test_what_cannot_be_opened():
+    history = tl.log_forward_pass(nn.Linear(4, 4), X)
+    with pytest.raises(ValueError, match="nothing is known of 'sdp'; did you mean 'sdpa'"):
+        history.edit(expand={"sdp"})
+    with pytest.raises(ValueError, match="Linear calls no scaled_dot_product_attention in this pass"):
+        history.edit(expand="sdpa")
+
+
+# -- what does not fit --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("edits", "error", "words"),
+    [
+        ({"linear_22": 0.0}, LookupKeyError, "'linear_2"),
+        ({"output_1": 0.0}, ValueError, "output of the model, where nothing can start"),
+        ({("linear_1", "linear_3"): 0.0}, LookupKeyError, "'linear_3' does not read linear_1_1; what does: "),
+        ({("linear_1", "relu_1"): 0.0}, NotReplayableError, "relu_1_2 overwrites linear_1_1"),
+        ({Part("linear_2")[:, 6]: 0.0}, ValueError, r"linear_2_3: \[:, 6\] does not fit shape \[3, 6\]"),
+        ({Part("linear_2", hed=1): 0.0}, ValueError, "is called 'hed'; did you mean 'head'"),
+        ({Part("linear_2", head=1): 0.0}, ValueError, "no dimension for head"),
+        ({Part("linear_2", head=(0, 4)): 0.0}, ValueError, "6 features are not 4 heads of equal size"),
+        ({Part("linear_2", head=(3, 3)): 0.0}, ValueError, "there is no head 3 of 3"),
+        ({Part("linear_2")[3:]: 0.0}, ValueError, r"nothing is at \[3:\]"),
+        ({"linear_2": "zero"}, TypeError, "expected a number, a tensor or a function, got str"),
+        ({Part("linear_2")[0]: "zero"}, TypeError, r"linear_2_3 \[0\]: expected a number, a tensor, a function"),
+        ({"linear_2": torch.zeros(6)}, ValueError, r"expected float32\[3, 6\] on cpu, got float32\[6\]"),
+        ({Part("linear_2")[0]: torch.zeros(5)}, ValueError, r"of shape \[6\], got torch.float32 of shape \[5\]"),
+        ({"linear_2": lambda t: t.sum()}, ValueError, r"got float32\[\]"),
+        ({"linear_2": 1.0, Part("linear_2")[0]: 0.0}, ValueError, r"edited twice: as a whole, and linear_2_3 \[0\]"),
+        ({Part("linear_2")[0]: 1.0, Part("linear_2")[:, 0]: 0.0}, ValueError, "edited twice: name each element"),
+        ({}, ValueError, "expected one edit or more"),
+        ([("linear_2", 0.0)], TypeError, "expected a mapping from keys to changes, got list"),
+    ],
+)
+def test_what_does_not_fit_is_named(network, edits, error, words):
+    history = tl.log_forward_pass(network, X)
+    with pytest.raises(error, match=words):
+        history.edit(edits)
+
+
+def test_other_arguments_that_do_not_fit_are_named(network):
+    history = tl.log_forward_pass(network, X)
+    with pytest.raises(LookupKeyError, match="read no parameter '2.wieght'; did you mean '2.weight'"):
+        history.edit(parameters={"2.wieght": 0.0})
+    with pytest.raises(LookupKeyError, match="read no input 'y'; there are: "):
+        history.edit(inputs={"y": X})
+    with pytest.raises(ValueError, match="the index stands in the key and in at="):
+        history.edit({("linear_2", (0, 1)): 0.0}, at=1)
+    other = tl.log_forward_pass(network, X, layers_to_save=["linear_1"])
+    with pytest.raises(ValueError, match="the activation linear_2_3 was not saved"):
+        history.edit({"linear_2": other["linear_2"]})
