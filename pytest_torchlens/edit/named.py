@@ -53,7 +53,7 @@ class mean_ablate:  # noqa: N801
     def __post_init__(self) -> None:
         """Check the axes."""
         axes = self.axes if isinstance(self.axes, tuple) else (self.axes,)
-        if not axes or not all(isinstance(axis, int) and not isinstance(axis, bool) for axis in axes):
+        if not axes or not all(map(_is_integer, axes)):
             raise TypeError(f"mean_ablate: axes: expected a dimension, or a tuple of them, got {self.axes!r:.80}")
         _check_tensor("mean_ablate: of", self.of)
 
@@ -90,7 +90,7 @@ class resample:  # noqa: N801
     def __post_init__(self) -> None:
         """Check the parameters."""
         for name in ("seed", "axis"):
-            if not isinstance(getattr(self, name), int) or isinstance(getattr(self, name), bool):
+            if not _is_integer(getattr(self, name)):
                 raise TypeError(f"resample: {name}: expected an integer, got {getattr(self, name)!r:.80}")
         _check_tensor("resample: of", self.of)
 
@@ -202,6 +202,10 @@ class splice_module:  # noqa: N801
         return result
 
 
+def _is_integer(given: object) -> bool:
+    return isinstance(given, int) and not isinstance(given, bool)
+
+
 def _check_tensor(name: str, given: object, *, optional: bool = True) -> None:
     if not isinstance(given, torch.Tensor) and not (optional and given is None):
         raise TypeError(f"{name}: expected a tensor, got {type(given).__name__}")
@@ -304,7 +308,7 @@ def attribution_patch(
     swaps = {id(place.value): _adding(place, zeros[label]) for label, place in places.items()}
     found = whole.run_with(swaps, check_decisions)
     paths = [path for path, _ in history.recording.outputs]
-    value = metric(output_with(history.recording, dict(zip(paths, found.values(), strict=True))))
+    value: Any = metric(output_with(history.recording, dict(zip(paths, found.values(), strict=True))))
     if not isinstance(value, torch.Tensor) or value.numel() != 1:
         raise TypeError("attribution_patch: metric: expected a tensor with one number")
     if not value.requires_grad:

@@ -150,7 +150,8 @@ def test_logit_lens_reads_the_stream_with_the_last_layers():
     history, model = history_of("transformer"), MODELS["transformer"]
     found = edit.logit_lens(history, ["embed", "blocks.0", "blocks.1"], into="blocks.1")
     streams = [history[key].tensor_contents for key in ("embed", "blocks.0", "blocks.1")]
-    assert all(torch.equal(seen, model.head(model.norm(stream))) for seen, stream in zip(found.values(), streams, strict=True))
+    expected = [model.head(model.norm(stream)) for stream in streams]
+    assert all(map(torch.equal, found.values(), expected))
     assert torch.equal([*found.values()][-1], output_of(history))
     images = history_of("cnn")
     lens = edit.logit_lens(images, ["relu_2"], into="relu_2")
