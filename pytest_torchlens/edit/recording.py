@@ -74,7 +74,7 @@ class EditedRecording:
             escapes=escapes,
             sources=[self._source(source) for source in old.sources],
             outputs=[(path, self._read(read)) for path, read in old.outputs],
-            output=_with_tensors(old, outputs),
+            output=output_with(old, outputs),
             gradients=None,
         )
 
@@ -139,7 +139,7 @@ class EditedRecording:
         return dataclasses.replace(source, value=value, live=tensor, version=-1, memory=0, wrapper=None)
 
 
-def _with_tensors(recording: Recording, new: Mapping[str, torch.Tensor]) -> Any:
+def output_with(recording: Recording, new: Mapping[str, torch.Tensor]) -> Any:
     """Return what the model returned, with other tensors at these paths; objects with tensors inside are copied."""
     by_id = {id(tensor): new[path] for path, tensor in walk(recording.output)}
     opened: dict[int, UnpackedObject] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from types import EllipsisType
@@ -52,6 +53,7 @@ from pytest_torchlens.records import LoopRecord
 from pytest_torchlens.records import SourcePlace
 
 if TYPE_CHECKING:
+    from pytest_torchlens.edit import Sweep
     from pytest_torchlens.replay import Subgraph
 
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
@@ -268,6 +270,62 @@ class ModelHistory(HistoryView):
         from pytest_torchlens.edit.differences import changed_by
 
         return {} if self.original is None else changed_by(self, self.original)
+
+    def sweep(
+        self,
+        edits: Mapping[Any, Any] | Iterable[Any],
+        *,
+        metric: Callable[[Any], Any] | Mapping[str, Callable[[Any], Any]],
+        clean: ModelHistory | None = None,
+        corrupted: ModelHistory | None = None,
+        **options: Any,
+    ) -> Sweep:
+        """Make many edits of this pass, each by itself, and measure what the model returns under each.
+
+        Only what is behind an edit runs.  Edits of the same values run together, stacked by `torch.vmap`; their
+        results may differ from those of one edit alone by rounding.  A stack is checked against one edit that runs
+        alone; where they differ by more, or an operation cannot be mapped, edits run one by one.
+
+        Parameters
+        ----------
+        edits
+            A list of edits, or a mapping of edits by name (``(row, column)`` for a heat map).  An edit is a mapping as
+            `edit` takes it.  With `clean` or `corrupted` it may be a key alone (``"relu_1"``, ``Part("relu_1")[:, 3]``,
+            ``("relu_1", "add_2")``), which takes the activation of the other pass.
+        metric
+            A function of the model's output, or several by name.  It returns a number, or a tensor of one number for
+            each example, from which intervals are made.
+        clean, corrupted
+            The other pass: this history takes the role that is not given.
+        direction
+            ``"denoising"`` (default): the corrupted pass is edited, and keys take activations of the clean one.
+            ``"noising"``: the reverse.
+        at
+            As of `edit`.
+        batch
+            How many edits run together at most (default 32); with 1 each is bit for bit what `edit` gives.
+        memory
+            How many bytes the values that they change may take together (default 1 GiB).
+        check_decisions
+            As of `edit` (default True).
+        progress
+            Whether to print the number of edits made; by default (None) if standard error is a terminal.
+
+        Raises
+        ------
+        LookupKeyError, ValueError, TypeError
+            If an edit or an option does not fit, or a metric returns something else than numbers.
+        DecisionChangedError, NotReplayableError
+            As of `edit`.
+
+        Examples
+        --------
+        >>> results = history.sweep([{f"relu_{n}": 0.0} for n in range(1, 9)], metric=loss)  # doctest: +SKIP
+        >>> results.effects()  # doctest: +SKIP
+        """
+        from pytest_torchlens.edit import sweep
+
+        return sweep(self, edits, metric=metric, clean=clean, corrupted=corrupted, **options)
 
     # -- the graph ---------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ def to_pandas(operations: Iterable[Operation], rolled: bool = False) -> pandas.D
     rows = _layers(operations) if rolled else {op.label: _fields(op) for op in operations}
     cells = [[_as_utf8(row[name]) for name in _FIELDS] for row in rows.values()]
     index = [_as_utf8(label) for label in rows]
-    frame: pandas.DataFrame = _library("pandas").DataFrame(cells, index=index, columns=_FIELDS)
+    frame: pandas.DataFrame = library("pandas").DataFrame(cells, index=index, columns=_FIELDS)
     return frame.rename_axis("label")
 
 
@@ -35,7 +35,7 @@ def _as_utf8(value: Any) -> Any:
 
 def to_networkx(operations: Iterable[Operation]) -> networkx.MultiDiGraph:
     """Return a graph with a node for each operation and an edge for each tensor argument, with its argument path."""
-    graph = _library("networkx").MultiDiGraph()
+    graph = library("networkx").MultiDiGraph()
     operations = list(operations)
     graph.add_nodes_from((op.label, _fields(op)) for op in operations)
     for op in operations:
@@ -46,7 +46,7 @@ def to_networkx(operations: Iterable[Operation]) -> networkx.MultiDiGraph:
 
 def rolled_to_networkx(operations: Iterable[Operation], edges: Iterable[RolledEdge]) -> networkx.MultiDiGraph:
     """Return a graph with a node for each layer and an edge for each tensor argument, with the passes that use it."""
-    graph = _library("networkx").MultiDiGraph()
+    graph = library("networkx").MultiDiGraph()
     graph.add_nodes_from(_layers(operations).items())
     for edge in edges:
         attributes = {"argument": edge.argument, "through_write": edge.through_write, "passes": edge.passes}
@@ -72,7 +72,8 @@ def _common(values: list[Any]) -> Any:
     return values[0] if all(value == values[0] for value in values) else tuple(values)
 
 
-def _library(name: str) -> Any:
+def library(name: str) -> Any:
+    """Return a library of the extra ``graphs``; raises `ImportError` with how to install it."""
     try:
         return importlib.import_module(name)
     except ImportError:
