@@ -175,7 +175,7 @@ def relative_error(value: torch.Tensor, exact: torch.Tensor) -> float:
     """Return the RMS error of finite numbers as a part of their RMS; infinite if only the exact ones are finite."""
     if is_discrete(value) or value.is_complex() or value.shape != exact.shape:
         return 0.0
-    one, two = value.double(), exact.double()
+    one, two = value.detach().double(), exact.detach().double()
     if not math.isfinite(float(two.abs().max()) if two.numel() else 0.0):
         finite = two.isfinite()
         one, two = one[finite], two[finite]

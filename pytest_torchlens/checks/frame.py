@@ -16,6 +16,7 @@ from pytest_torchlens.checks.catalog import PlannedCheck
 from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import Subject
+from pytest_torchlens.checks.subject import WrongOptionError
 from pytest_torchlens.checks.subject import lacks_memory
 from pytest_torchlens.records import CheckResult
 from pytest_torchlens.records import CheckStatus
@@ -60,6 +61,8 @@ def _result(subject: Subject, planned: PlannedCheck) -> object:
             return planned.check.run(subject, **planned.setting.options)
     except NotApplicableError as reason:
         return results.not_applicable(name, str(reason))
+    except WrongOptionError as error:
+        return _error(name, str(error), "write another one among the check's options")
     except ModelRaisedError as error:
         return results.failed(name, results.failure_of_raise(vars(subject).get("history"), error))
     except Exception as error:  # noqa: BLE001 - a check, also a user's, may raise anything

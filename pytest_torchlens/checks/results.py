@@ -62,11 +62,15 @@ def failure_of_raise(history: ModelHistory | None, error: ModelRaisedError, advi
     """Return the failure of a model that raised when it was run another way."""
     if history is not None and 0 <= error.calls < len(history.recording.calls):
         return failure_at(history, error.calls, str(error), advice)
-    frames = [frame for frame, _ in traceback.walk_tb(error.error.__traceback__) if is_model_code(frame.f_code)]
-    place = (
-        SourcePlace(frames[-1].f_code.co_filename, frames[-1].f_lineno, frames[-1].f_code.co_name) if frames else None
-    )
-    return _at_line(place, str(error), advice)
+    return failure_of_error(str(error), error.error, advice)
+
+
+def failure_of_error(message: str, error: BaseException | None, advice: str = "") -> Failure:
+    """Return a failure at the innermost line of the model's code that an error passed through."""
+    passed_through = traceback.walk_tb(error.__traceback__ if error else None)
+    frames = [(frame.f_code, line) for frame, line in passed_through if is_model_code(frame.f_code)]
+    place = SourcePlace(frames[-1][0].co_filename, frames[-1][1], frames[-1][0].co_name) if frames else None
+    return _at_line(place, message, advice)
 
 
 def witness_raise(subject: Subject, error: ModelRaisedError, fit: Fit, alive: object) -> None:
