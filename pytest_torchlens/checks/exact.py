@@ -30,6 +30,10 @@ from pytest_torchlens.replay.player import Arguments
 EXACT = {torch.complex64: torch.complex128, torch.complex32: torch.complex128}
 EXACT |= dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float64)
 CASTS = frozenset(["float", "half", "bfloat16", "double"])
+"""Methods that cast to one type; they take no dtype, which could be replaced."""
+
+CASTS_TO = frozenset(["to", "type", "type_as", "_to_copy"])
+"""Functions that may cast to any."""
 
 
 def in_float64(leaf: Any) -> Any:

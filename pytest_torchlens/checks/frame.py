@@ -57,7 +57,7 @@ def _result(subject: Subject, planned: PlannedCheck) -> object:
     """Return what a check returns, or what its exception means."""
     name = planned.check.name
     try:
-        with torch.set_grad_enabled(torch.is_grad_enabled()):  # a check may leave another mode
+        with subject.tools.preserved():  # a check may leave other settings
             return planned.check.run(subject, **planned.setting.options)
     except NotApplicableError as reason:
         return results.not_applicable(name, str(reason))

@@ -13,6 +13,7 @@ from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.memory import overwrite
 from pytest_torchlens.checks.exact import CASTS
+from pytest_torchlens.checks.exact import CASTS_TO
 from pytest_torchlens.checks.exact import ExactPlayer
 from pytest_torchlens.checks.exact import in_float64
 from pytest_torchlens.checks.exact import is_discrete
@@ -26,7 +27,7 @@ from pytest_torchlens.replay.player import Arguments
 
 _DIGITS = {torch.bfloat16: 8, torch.float16: 11, torch.float32: 24}
 """Binary digits of a number, with the leading one."""
-_CASTS = CASTS | {"to", "type", "type_as", "_to_copy"}
+_CASTS = CASTS | CASTS_TO
 
 
 def rounded(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
