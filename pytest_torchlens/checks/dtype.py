@@ -11,8 +11,10 @@ import contextlib
 import copy
 import re
 from collections import defaultdict
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -78,6 +80,8 @@ _ADVICE = {
     "masks with torch.finfo(x.dtype).min",
     "overflow": "scale down before the operation, clamp after it, or run it in float32; bfloat16 has the range of "
     "float32",
+    "not finite": "run the operation in float32: its kernel for this type is wrong (report it to its library), or what "
+    "it computes inside overflows",
     "underflow": "scale up before the operation, or run it in float32; an epsilon must be a number of its type",
     "rounds": "let the operation sum and subtract in float32: x.float(), and back with .to(x.dtype)",
     "lost": "run the operation in float32, with what leads to it: positions, angles, sums of squares and exponents "
@@ -213,17 +217,20 @@ class _Judged:
         self._name = name
         self._errors: dict[int, float] = {}
         """The error of each call's result, as a part of the RMS: its own and what it inherits."""
+        self._inside: dict[int, torch.dtype] = {}
+        """What calls compute in, where that is not the dtype of their results."""
         self._unlike: list[str] = []
         """Paths of the outputs of whole numbers that are other ones than in the plain pass."""
 
     def result(self) -> CheckResult:
         """Return the failure at the first operation at fault; passed, if no output shows one."""
-        count, worst, wrong = 0, 0.0, []
+        count, wrong = 0, []
         for own in own_judgements(self._subject, self._history.recording):
             count += 1
-            worst = max(worst, own.judgement.excess)
             if not own.judgement.within:
                 wrong.append(own)
+            elif own.dtype is not own.output.dtype:
+                self._inside[own.number] = own.dtype
         if not count:
             raise NotApplicableError("no operation gives real numbers that float64 can give, too")
         outputs = self._outputs(with_rounding=bool(wrong))
@@ -239,7 +246,8 @@ class _Judged:
     def _outputs(self, *, with_rounding: bool) -> list[_Output]:
         """Return what is judged: outputs, and the real numbers behind whole ones that differ from the plain pass's."""
         recording, deciding = self._history.recording, self._deciding()
-        kinds = [Player, ExactPlayer, *([RoundingPlayer] if with_rounding else [])]
+        kinds: list[Callable[[Recording], Player]] = [Player, ExactPlayer]
+        kinds += [partial(RoundingPlayer, inside=self._inside)] if with_rounding else []
         found: list[_Output] = []
         decisive: dict[str, list[_Output]] = defaultdict(list)
         with torch.no_grad(), contextlib.ExitStack() as stack:
@@ -364,9 +372,11 @@ def _last_real(recording: Recording, output: Value | Aliased) -> set[int]:
 
 def _cause(own: OwnJudgement) -> tuple[str, str]:
     """Return a word for why an operation errs, and the cause in words."""
-    if own.overflows:
+    if own.is_not_finite:
         most, end = float(own.exact.abs().nan_to_num(posinf=0.0).max()), torch.finfo(own.output.dtype).max
-        return "overflow", f"overflow: it gives up to {most:.3g}, and its type ends at {end:.3g}"
+        if own.overflows:
+            return "overflow", f"overflow: it gives up to {most:.3g}, and its type ends at {end:.3g}"
+        return "not finite", f"inf or NaN where float64 gives numbers up to {most:.3g}, which its type holds"
     if own.underflow:
         least = torch.finfo(own.output.dtype).tiny
         return (

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-import torch
-
 from pytest_torchlens.checks import results
 from pytest_torchlens.checks.catalog import PlannedCheck
 from pytest_torchlens.checks.subject import ModelRaisedError
