@@ -262,16 +262,11 @@ class _SideBySide:
 
     def _first_place(self) -> Place | None:
         """Return the first call from which unexplained values, and those without counterpart, lead to an output."""
-        reads = [read for path, read in self._reference.outputs if self._path in (None, path)]
-        waiting = [value for read in reads for value in needed_values(read)]
-        found: set[int] = set()
-        while waiting:
-            value = waiting.pop()
-            may_differ = id(value) in self._unexplained or id(value) not in self._compared
-            if value.call >= 0 and value.call not in found and may_differ:
-                found.add(value.call)
-                inputs = (read for _, read in edges_in(self._reference.calls[value.call]))
-                waiting += [needed for read in inputs for needed in needed_values(read)]
+
+        def may_differ(value: Value) -> bool:
+            return id(value) in self._unexplained or id(value) not in self._compared
+
+        found = ancestors(self._reference, self._path, may_differ)
         number = min(found & self._places.keys(), default=None)
         return self._last_place() if number is None else self._places[number]
 
@@ -359,14 +354,19 @@ _JUMP = 10.0
 """An error so many times as large as explained has not grown from rounding alone."""
 
 
-def ancestors(recording: Recording, path: str | None = None) -> set[int]:
-    """Return the numbers of the calls that an output depends on: the one at `path`, or any."""
+def ancestors(
+    recording: Recording, path: str | None = None, through: Callable[[Value], bool] = lambda value: True
+) -> set[int]:
+    """Return the numbers of the calls that an output depends on: the one at `path`, or any.
+
+    The way goes only through values of which `through` is true.
+    """
     outputs = [read for at, read in recording.outputs if path in (None, at)]
     waiting = [value for read in outputs for value in needed_values(read)]
     found: set[int] = set()
     while waiting:
         value = waiting.pop()
-        if value.call >= 0 and value.call not in found:
+        if value.call >= 0 and value.call not in found and through(value):
             found.add(value.call)
             reads = (read for _, read in edges_in(recording.calls[value.call]))
             waiting += [needed for read in reads for needed in needed_values(read)]
