@@ -32,6 +32,7 @@ from pytest_torchlens.checks.compare import differing_outputs
 from pytest_torchlens.checks.compare import passed_all
 from pytest_torchlens.checks.compare import words_of
 from pytest_torchlens.checks.dynamo import first_sentence
+from pytest_torchlens.checks.evidence import LowPrecision
 from pytest_torchlens.checks.exact import ExactPlayer
 from pytest_torchlens.checks.exact import is_discrete
 from pytest_torchlens.checks.exact import relative_error
@@ -105,9 +106,10 @@ def run(subject: Subject, types: str = "bfloat16,autocast") -> CheckResult:
     unseen: list[str] = []
     for name in split_names([types]):
         try:
-            history = _recorded(subject, name)
+            runner = subject if name == _AUTOCAST else _cast(subject, _DTYPES[name])
+            history = _recorded(subject, runner, name)
             _require_half(history)
-            result = _Judged(subject, history, name).result()
+            result = _Judged(subject, runner, history, name).result()
         except _MixedError as error:
             return results.failed(NAME, results.failure_of_raise(subject.history, error.error, _ADVICE["mixed"]))
         except NotApplicableError as reason:
@@ -149,10 +151,9 @@ def _require_half(history: ModelHistory) -> None:
 # -- passes ----------------------------------------------------------------------------------------------------------
 
 
-def _recorded(subject: Subject, name: str) -> ModelHistory:
+def _recorded(subject: Subject, runner: Subject, name: str) -> ModelHistory:
     """Return a recorded pass in low precision."""
     way = f"under {name}" if name == _AUTOCAST else f"in {name}"
-    runner = subject if name == _AUTOCAST else _cast(subject, _DTYPES[name])
     try:
         with _autocast(subject) if name == _AUTOCAST else contextlib.nullcontext():
             return runner.record(way=way)
@@ -211,8 +212,9 @@ class _Output(NamedTuple):
 class _Judged:
     """Judges a recorded pass in low precision."""
 
-    def __init__(self, subject: Subject, history: ModelHistory, name: str) -> None:
+    def __init__(self, subject: Subject, runner: Subject, history: ModelHistory, name: str) -> None:
         self._subject = subject
+        self._runner = runner
         self._history = history
         self._name = name
         self._errors: dict[int, float] = {}
@@ -289,6 +291,7 @@ class _Judged:
         kind, cause = _cause(own)
         errs = "has other values, and what decides on them errs" if output.decides else "errs"
         what = f"{output_name(output.path)} {errs} in {self._name} by more than rounding explains: "
+        self._accuse(own.number, own.dtype)
         return self._failure(own.number, what + words_of(output.judgement), kind, cause, own.exact, own.output, count)
 
     def _lost_values(self, path: str) -> list[int]:
@@ -313,10 +316,18 @@ class _Judged:
         )
         leading = sorted(ancestors(self._history.recording, output.path))
         number = next((at for at in (*lost, *leading) if self._errors[at] >= _LOST / 2), None)
+        if number is not None:
+            kinds = (value.dtype for value in self._history.recording.calls[number].outputs)
+            self._accuse(number, next((kind for kind in kinds if kind in HALF), torch.bfloat16), least=_LOST / 2)
         inherited = 0.0 if number is None else self._inherited(number)
         error = output.relative if number is None else self._errors[number]
         cause = f"its result errs by {error:.0%} of the RMS, its inputs by {inherited:.1%}: the type has too few digits"
         return self._failure(number, what, "lost", cause, output.exact, output.value, count)
+
+    def _accuse(self, number: int, dtype: torch.dtype, least: float = 0.0) -> None:
+        history, alive = self._history, self._runner
+        found = LowPrecision(history=history, number=number, dtype=dtype, least=least, alive=alive)
+        self._subject.tools.witness(found)
 
     def _inherited(self, number: int) -> float:
         reads = (value_of(read).call for _, read in edges_in(self._history.recording.calls[number]))
