@@ -206,16 +206,18 @@ class _OfCheck:
         except (UnprintableError, ReproError) as error:
             raise NothingToReproduceError(_without_file(self._accused.model, self._result, str(error))) from None
         text = script_text(program, expected, gap, self._story(program, gap))
-        if not self._fails(text, program, gap):
+        status, line = self._ended(text, program, gap)
+        if status != 1:
             why = f"{self._accused.operation} does not show it when it runs alone"
             raise NothingToReproduceError(_without_file(self._accused.model, self._result, why))
         write_reproduction(folder, text, program, None, gap)
-        return self._confirmed(folder / SCRIPT, program)
+        return self._confirmed(folder / SCRIPT, program, line)
 
-    def _fails(self, text: str, program: Program, gap: Gap) -> bool:
+    def _ended(self, text: str, program: Program, gap: Gap) -> tuple[int, str]:
+        """Return with which status the file ends here, and its last line."""
         with temporary_folder("pytest-lens-repro-") as trial:
             write_reproduction(Path(trial), text, program, None, gap)
-            return runs(self._bench.suspect.executable, Path(trial) / SCRIPT)[0] == 1
+            return runs(self._bench.suspect.executable, Path(trial) / SCRIPT)
 
     def _found(self) -> tuple[Program, Gap, torch.Tensor | None]:
         """Return the program of the file, what it shows, and a result like those that it compares."""
@@ -259,18 +261,17 @@ class _OfCheck:
         environment = (f"environment: {self._bench.suspect.words}", *([f"found: {gap.words}"] if gap.words else []))
         return Story(f"{function_name(program)} {_verb(self._evidence, program)}.", environment, tuple(origin))
 
-    def _confirmed(self, script: Path, program: Program) -> Reproduction:
-        status, line = runs(self._bench.suspect.executable, script)
+    def _confirmed(self, script: Path, program: Program, line: str) -> Reproduction:
         lines = [f"{self._accused.model}, {self._accused.operation}: {self._accused.why}"]
         lines += [f"smallest run: {len(program.statements)} operations"] if len(program.statements) > 1 else []
         if program.size < self._first_size:
             lines.append(f"inputs shrunk from {self._first_size:,} to {program.size:,} elements")
-        lines += [f"written: {script}", f"here:  exit {status}: {line}"]
+        lines += [f"written: {script}", f"here:  exit 1: {line}"]
         if self._other is not None:
             other_status, other_line = runs(self._other.executable, script)
             lines.append(f"there: exit {other_status}: {other_line}")
-        lines.append("confirmed: it fails here, with torch alone" if status == 1 else "not confirmed")
-        return Reproduction(self._accused.operation, script, status == 1, tuple(lines))
+        lines.append("confirmed: it fails here, with torch alone")
+        return Reproduction(self._accused.operation, script, confirmed=True, lines=tuple(lines))
 
 
 def _verb(evidence: Evidence, program: Program) -> str:
