@@ -18,6 +18,7 @@ from pytest_torchlens.checks.catalog import split_names
 from pytest_torchlens.checks.compare import compare
 from pytest_torchlens.checks.compare import compare_each
 from pytest_torchlens.checks.compare import differing_outputs
+from pytest_torchlens.checks.inputs import check_argument
 from pytest_torchlens.checks.inputs import parameters_of
 from pytest_torchlens.checks.inputs import takes
 from pytest_torchlens.checks.positions import Excerpt
@@ -64,6 +65,7 @@ def run(
     subject: Subject, ids: str = "", dim: int = 1, mask: str = "", positions: str = "", sides: str = "left,right"
 ) -> CheckResult:
     """Compare a sequence alone with the same one padded, and padded with other values, on each side."""
+    check_argument(subject.model, "mask", mask)
     mask = mask or _mask_of(subject.model)
     if not mask:
         raise NotApplicableError(_NO_MASK)
