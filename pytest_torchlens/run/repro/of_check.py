@@ -122,7 +122,7 @@ _WITHOUT_EVIDENCE = {
     "cache": "steps with a cache are several passes, and no operation of one is wrong by itself",
     "checkpointing": "the gradient of a parameter comes from a whole part that runs again",
     "shapes": "a size is kept or refused by the model's own code, and no operation is wrong",
-    "dtype": "the model mixes types, or no single operation loses the values",
+    "dtype": "the model lets types meet that PyTorch does not combine, or no single operation loses the values",
 }
 _OF_GRADCHECK = "the derivative is that of a custom autograd function, which is the model's own code"
 
