@@ -18,6 +18,7 @@ from pytest_torchlens.checks.compare import compare
 from pytest_torchlens.checks.compare import differing_outputs
 from pytest_torchlens.checks.compare import passed_all
 from pytest_torchlens.checks.compare import raised_when_recorded
+from pytest_torchlens.checks.first_call import as_before_calls
 from pytest_torchlens.checks.inputs import Arguments
 from pytest_torchlens.checks.inputs import Examples
 from pytest_torchlens.checks.inputs import RefusedError
@@ -63,7 +64,7 @@ def run(subject: Subject, sizes: str = "", dim: int = 0) -> CheckResult:
         The dimension of the batch.
     """
     claimed = split_names([sizes])
-    subject = dependent(subject)
+    subject = dependent(as_before_calls(subject))
     tried = {
         "batch": lambda: _batches(subject, dim),
         "image": lambda: _other_sizes(subject, image_sizes(subject)),

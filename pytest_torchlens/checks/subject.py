@@ -32,6 +32,7 @@ from pytest_torchlens.capture.record import seed_all
 from pytest_torchlens.capture.saving import SaveOptions
 from pytest_torchlens.checks.catalog import DEFAULT_SECONDS
 from pytest_torchlens.checks.evidence import Evidence
+from pytest_torchlens.checks.uncalled import Uncalled
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.history_options import TraceOptions
 
@@ -73,6 +74,8 @@ class Tools:
         no process is to be started.
     witness
         Gets what a failed check accuses.
+    uncalled
+        A copy of the model from before its first call; None if it cannot be copied.
     """
 
     snapshot: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Snapshot]
@@ -80,6 +83,7 @@ class Tools:
     build: Callable[[], nn.Module] | None = None
     child: Callable[[bytes, float], bytes] | None = None
     witness: Callable[[Evidence], object] = lambda evidence: None
+    uncalled: Uncalled | None = None
 
 
 class NotApplicableError(Exception):

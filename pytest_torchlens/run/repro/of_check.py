@@ -23,6 +23,7 @@ from pytest_torchlens.checks.evidence import MixedRows
 from pytest_torchlens.checks.evidence import RaisedAnotherWay
 from pytest_torchlens.checks.evidence import TwoRuns
 from pytest_torchlens.checks.evidence import Unsteady
+from pytest_torchlens.checks.uncalled import Uncalled
 from pytest_torchlens.records import CheckResult
 from pytest_torchlens.records import CheckStatus
 from pytest_torchlens.records.files import temporary_folder
@@ -130,7 +131,8 @@ def _checked(case: ModelCase, name: str) -> tuple[CheckResult, Evidence | None]:
         reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         raise ReproError(f"{case.zoo}:{case.name} does not run in this environment: {reason}") from error
     planned = plan([name], settings.checks)
-    (result,) = check_model(model, inputs, planned, settings.seed, fresh.build, evidence.append)
+    uncalled = Uncalled.of(model, is_new=True)
+    (result,) = check_model(model, inputs, planned, settings.seed, fresh.build, evidence.append, uncalled)
     operation = result.failure.operation if result.failure else ""
     return result, next((one for one in reversed(evidence) if one.is_of(operation)), None)
 
