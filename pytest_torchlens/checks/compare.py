@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from dataclasses import field
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -42,6 +43,9 @@ from pytest_torchlens.records import Failure
 from pytest_torchlens.records import output_name
 
 
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
 @dataclass
 class Compared:
     """The outputs of a run another way, beside those of a plain run.
@@ -69,8 +73,14 @@ class Compared:
         return self.worst is None or self.worst[1].within
 
 
-def compare_outputs(subject: Subject, outputs: Outputs, fit: Fit = whole, depend: set[str] | None = None) -> Compared:
-    """Compare the outputs of another run with those of the plain run of a subject; `depend` as in `compare`.
+def compare_outputs(
+    subject: Subject,
+    outputs: Outputs,
+    fit: Fit = whole,
+    depend: set[str] | None = None,
+    left_out: Mapping[str, str] = _NOTHING,
+) -> Compared:
+    """Compare the outputs of another run with those of the plain run of a subject; the rest as in `compare`.
 
     Raises
     ------
@@ -83,6 +93,9 @@ def compare_outputs(subject: Subject, outputs: Outputs, fit: Fit = whole, depend
         name = output_name(path)
         if path not in dependent:
             found.unseen.append(f"{name} does not depend on the input")
+            continue
+        if path in left_out:
+            found.unseen.append(left_out[path])
             continue
         other = outputs.get(path)
         views = [] if other is None else list(fit(other, reference))
@@ -161,6 +174,7 @@ def compare(  # noqa: PLR0913 - what ran how, and the words for it
     advice: str,
     fit: Fit = whole,
     depend: set[str] | None = None,
+    left_out: Mapping[str, str] = _NOTHING,
 ) -> CheckResult:
     """Return the result of a check that compares outputs.
 
@@ -182,8 +196,10 @@ def compare(  # noqa: PLR0913 - what ran how, and the words for it
         Finds what corresponds to a tensor of the plain run.
     depend
         Paths of the outputs that depend on the input; None to find out.
+    left_out
+        Outputs that are not compared: the reason by path.
     """
-    found = compare_outputs(subject, outputs, fit, depend)
+    found = compare_outputs(subject, outputs, fit, depend, left_out)
 
     def find(path: str) -> tuple[ModelHistory, Parting]:
         other = record()

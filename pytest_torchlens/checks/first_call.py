@@ -124,9 +124,7 @@ def _maybe_kept(subject: Subject) -> tuple[str, ...]:
     names = [name for address, module in named_modules(subject.model) for name in _tensors_in(address, module)]
     if not names:
         return ()
-    return (
-        f"whether {listed(names, 2)} is kept from a call before this check: 'build' makes an instance without one",
-    )
+    return (f"whether {listed(names, 2)} is kept from a call before this check: 'build' makes an instance without one",)
 
 
 def _tensors_in(address: str, module: torch.nn.Module) -> list[str]:

@@ -23,6 +23,7 @@ from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.checks import results
 from pytest_torchlens.checks.evidence import MixedRows
 from pytest_torchlens.checks.exact import exact_outputs
+from pytest_torchlens.checks.grown import lost_dim
 from pytest_torchlens.checks.inputs import Arguments
 from pytest_torchlens.checks.inputs import Examples
 from pytest_torchlens.checks.inputs import RefusedError
@@ -122,7 +123,10 @@ class _Batch(NamedTuple):
 
         def grown(path: str, output: torch.Tensor) -> list[torch.Tensor]:
             reference = (self.alone or {}).get(path)
-            return [] if reference is None or reference.shape == output.shape else list(fit(output, reference))
+            if reference is None or reference.shape == output.shape:
+                return []
+            lost = lost_dim(tuple(reference.shape), tuple(output.shape), self.size)
+            return list(fit(output, reference)) if lost is None else [output.select(lost, row)]
 
         return grown if self.alone is not None else lambda _, output: self._along(output, row)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Iterator
+from functools import partial
 
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.values import value_of
@@ -19,6 +20,8 @@ from pytest_torchlens.checks.compare import differing_outputs
 from pytest_torchlens.checks.compare import passed_all
 from pytest_torchlens.checks.compare import raised_when_recorded
 from pytest_torchlens.checks.first_call import as_before_calls
+from pytest_torchlens.checks.grown import failure_of_lost_dim
+from pytest_torchlens.checks.grown import without_rows
 from pytest_torchlens.checks.inputs import Arguments
 from pytest_torchlens.checks.inputs import Examples
 from pytest_torchlens.checks.inputs import RefusedError
@@ -119,9 +122,10 @@ def _batches(subject: Subject, dim: int) -> Found:
     examples, way = Examples(alone, dim), f"in a batch of {_BATCH}"
     given = examples.batch(_BATCH)
     outputs = _taken(alone, given, way)
-    if failure := _sizes_differ(alone, examples, outputs):
+    lost = failure_of_lost_dim(alone, given, outputs, _BATCH)
+    if failure := lost or _sizes_differ(alone, examples, outputs):
         yield way, results.failed(NAME, failure, redrawn=subject.redrawn)
-    if not alone.draws:
+    if not alone.draws and len(without_rows(alone.outputs, outputs)) < len(alone.outputs):
         for row in range(_BATCH):
             single = alone if row == 0 else alone.with_inputs(*_row(alone, examples, given, row))
             yield way, _row_result(single, alone, given, outputs, row, way)
@@ -135,9 +139,10 @@ def _row(alone: Subject, examples: Examples, given: Arguments, row: int) -> Argu
 
 def _row_result(single: Subject, alone: Subject, given: Arguments, outputs: Outputs, row: int, way: str) -> CheckResult:
     words = f"as row {row} {way}"
-    fit = first_of(_BATCH, row)
-    depend = dependent_outputs(alone)
-    return compare(NAME, single, outputs, lambda: alone.record(*given, way=way), words, _ADVICE_ROWS, fit, depend)
+    fit, depend = first_of(_BATCH, row), dependent_outputs(alone)
+    left_out = without_rows(alone.outputs, outputs)
+    record = partial(alone.record, *given, way=way)
+    return compare(NAME, single, outputs, record, words, _ADVICE_ROWS, fit, depend, left_out)
 
 
 def _sizes_differ(alone: Subject, examples: Examples, outputs: Outputs) -> Failure | None:

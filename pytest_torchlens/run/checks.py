@@ -20,7 +20,7 @@ from pytest_torchlens.run.preserved_state import preserved_global_state
 from pytest_torchlens.validate.state import ModelState
 
 
-def check_model(
+def check_model(  # noqa: PLR0913 - the model, and what this layer knows of it
     model: nn.Module,
     inputs: tuple[tuple[Any, ...], dict[str, Any]],
     plan: Sequence[PlannedCheck],
