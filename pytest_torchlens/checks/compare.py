@@ -42,7 +42,6 @@ from pytest_torchlens.records import CheckStatus
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import output_name
 
-
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import TypeVar
 
 from pytest_torchlens.checks.compare import differing_outputs
 from pytest_torchlens.checks.compare import values_at
+from pytest_torchlens.checks.draws import is_whole
 from pytest_torchlens.checks.evidence import Unsteady
 from pytest_torchlens.checks.first_call import Seen
 from pytest_torchlens.checks.first_call import look_at_first_call
 from pytest_torchlens.checks.inputs import Arguments
+from pytest_torchlens.checks.inputs import inputs_of
 from pytest_torchlens.checks.inputs import other_inputs
 from pytest_torchlens.checks.places import differing
 from pytest_torchlens.checks.results import failed
@@ -23,6 +26,8 @@ from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import Outputs
 from pytest_torchlens.checks.subject import Subject
+from pytest_torchlens.checks.vacuity import are_plainly_other
+from pytest_torchlens.checks.vacuity import dependent_outputs
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import CheckResult
 from pytest_torchlens.records import Failure
@@ -47,6 +52,9 @@ def run(subject: Subject) -> CheckResult:
     others = _others(subject) if in_a_row else None
     between: list[Outputs] = []
     runs = _in_a_row(subject, others, between) if in_a_row else [_alone(subject), _alone(subject)]
+    if between and _say_nothing(subject, runs[0][0], between[0]):
+        others, between = _others(subject), []
+        runs = _in_a_row(subject, others, between)
     (first, state), (second, second_state) = runs
     if not first and not second:
         raise NotApplicableError("its output holds no tensor to compare")
@@ -65,6 +73,15 @@ _T = TypeVar("_T")
 _Run = tuple[Outputs, dict[str, str]]
 
 
+def _say_nothing(subject: Subject, first: Outputs, after: Outputs) -> bool:
+    """Return whether other values change no output, and those do that are drawn another way, which is then set."""
+    former = subject.draw
+    if any(map(is_whole, inputs_of(subject).values())) and not are_plainly_other(first, after):
+        with contextlib.suppress(NotApplicableError):
+            dependent_outputs(subject)
+    return subject.draw != former
+
+
 def _first_call(subject: Subject, others: Arguments | None, after: Outputs | None) -> Seen:
     """Look at what the first call leaves; spare other checks the pass on other values, if it leaves nothing."""
     if subject.is_training:
@@ -73,7 +90,7 @@ def _first_call(subject: Subject, others: Arguments | None, after: Outputs | Non
         return Seen(unseen=("what a call leaves for other values: the inputs cannot be changed",))
     seen = look_at_first_call(subject, others, after)
     if after is not None:
-        subject.once(OTHER_VALUES, lambda: after)
+        subject.once((*OTHER_VALUES, subject.draw), lambda: after)
     return seen
 
 

@@ -139,12 +139,11 @@ class _Batch(NamedTuple):
 
     def with_others(self, row: int) -> Arguments:
         """Return the batch with other rows in place of all but the first, or all but the last."""
-        ends = {"first_seed": _FIRST_SEED, "last_seed": 1} if row else {}
-        return self.examples.batch(self.size, seed=2, **ends)
+        return self.examples.others(self.size, row)
 
     def changes(self) -> list[Arguments]:
         """Return the batch with other rows after the first, and with another first row."""
-        return [self.with_others(0), self.examples.batch(self.size, first_seed=_FIRST_SEED)]
+        return [self.with_others(0), self.examples.batch(self.size, first_seed=_SEED)]
 
     def last_is_as_alone(self, depend: set[str]) -> bool:
         """Return whether the last row is what it gives alone, so that no other row can have changed it plainly.
@@ -165,7 +164,7 @@ class _Batch(NamedTuple):
         return True
 
 
-_FIRST_SEED = 3
+_SEED = 3
 
 
 def _is_near(one: torch.Tensor, other: torch.Tensor) -> bool:

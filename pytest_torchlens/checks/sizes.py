@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import torch
 
+from pytest_torchlens.checks.draws import other_values
 from pytest_torchlens.checks.exact import is_discrete
 from pytest_torchlens.checks.inputs import Arguments
 from pytest_torchlens.checks.inputs import inputs_of
-from pytest_torchlens.checks.inputs import other_values
 from pytest_torchlens.checks.inputs import with_inputs
 from pytest_torchlens.checks.subject import Subject
 

@@ -160,6 +160,10 @@ class Subject:
         """When the check that runs now must end, in seconds of `time.monotonic`."""
         self.redrawn = False
         """Whether its weights were drawn anew."""
+        self.draw = 0
+        """How other whole numbers are drawn for its inputs: one of the ways in `checks.draws`."""
+        self.wholes: dict[int, torch.Tensor] = {}
+        """The tensors of the batch that those of its inputs are taken from, by id of these."""
         self._made: dict[tuple[Any, ...], Any] = {}
         self._draws = False
         """Whether a pass has drawn random numbers in the model's own mode."""
@@ -325,7 +329,7 @@ class Subject:
 
     def _like(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], weights: Weights) -> Subject:
         other = Subject(model, args, kwargs, tools=self.tools, seed=self.seed, weights=weights)
-        other.deadline, other.redrawn = self.deadline, self.redrawn
+        other.deadline, other.redrawn, other.draw = self.deadline, self.redrawn, self.draw
         return other
 
     def _given(

@@ -1,0 +1,95 @@
+"""Draws other values of the same kind for a tensor of a model's inputs."""
+
+from __future__ import annotations
+
+import torch
+
+SHUFFLED, RESAMPLED, RESAMPLED_BUT_ORDERED, BETWEEN = range(4)
+"""How whole numbers are drawn: the same in another order; some of them, so that others occur more often; the same, but
+for those that are in order (places, lengths), which stay; then any between the least and the largest.  Each is for
+models on which the one before says nothing."""
+BEYOND = 4.0
+"""Real numbers that are to exceed the range of others are so many times as large."""
+_TABLE = 2
+"""Dimensions of an example's whole numbers in a row; with more, the last one is a tuple (a box), which stays whole."""
+
+
+def other_values(tensor: torch.Tensor, seed: int, draw: int = SHUFFLED) -> torch.Tensor:
+    """Return other values in the range of a tensor's own.
+
+    Truth values, whole numbers that are all the same, and those that count up (positions) stay as they are; so do
+    tensors that hold infinities, which are masks.
+    """
+    tensor = tensor.detach()
+    generator = torch.Generator().manual_seed(seed)
+    if tensor.is_floating_point():
+        flat = tensor.reshape(-1)
+        return _mixed_with_noise(flat, flat[_permuted(flat, 0, generator)], generator).reshape(tensor.shape)
+    if tensor.dtype is torch.bool or not tensor.dim() or _counts_up(tensor):
+        return tensor
+    dim = -1 if tensor.dim() <= _TABLE else -2
+    if draw == SHUFFLED:
+        return tensor.index_select(dim, _permuted(tensor, dim, generator))
+    in_order = _in_order(tensor, dim)
+    if in_order and draw >= RESAMPLED_BUT_ORDERED:
+        return tensor
+    if draw == BETWEEN:
+        numbers = torch.randint(int(tensor.min()), int(tensor.max()) + 1, tensor.shape, generator=generator)
+        return numbers.to(tensor)
+    chosen = _resampled(tensor.size(dim), generator)
+    return tensor.index_select(dim, (chosen.sort().values if in_order else chosen).to(tensor.device))
+
+
+def another_of(tensor: torch.Tensor, known: torch.Tensor, seed: int) -> torch.Tensor:
+    """Return one of the known whole numbers in place of a single one: another, if the seed is odd or there are more."""
+    values: torch.Tensor = torch.unique(known.detach())
+    place = int((values == tensor.reshape(())).nonzero())
+    return values[(place + 2 - seed % 2) % len(values)].reshape(tensor.shape)
+
+
+def small_number(tensor: torch.Tensor) -> torch.Tensor:
+    """Return 0 or 1 in place of whole numbers, another than they are; other values stay."""
+    return 1 - tensor.detach().clamp(0, 1) if is_whole(tensor) else tensor.detach()
+
+
+def is_whole(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor holds whole numbers."""
+    return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool)
+
+
+def beyond(tensor: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+    """Return values drawn for a tensor, beyond its range if they are real numbers; those of a mask stay."""
+    if not tensor.is_floating_point() or bool(((tensor == 0) | (tensor == 1)).all()):
+        return made
+    return made * BEYOND
+
+
+def _permuted(tensor: torch.Tensor, dim: int, generator: torch.Generator) -> torch.Tensor:
+    return torch.randperm(tensor.size(dim), generator=generator).to(tensor.device)
+
+
+def _resampled(size: int, generator: torch.Generator) -> torch.Tensor:
+    """Return places, at least one of which occurs twice, if there are two."""
+    chosen = torch.randint(size, (size,), generator=generator)
+    if size > 1 and chosen.unique().numel() == size:
+        chosen[0] = chosen[1]
+    return chosen
+
+
+def _mixed_with_noise(flat: torch.Tensor, mixed: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    if not flat.numel() or not bool(flat.isfinite().all()):
+        return flat
+    low, high = float(flat.min()), float(flat.max())
+    span = high - low or max(abs(low), 1.0) / 2
+    noise = torch.rand(flat.shape, generator=generator, dtype=torch.float64).to(flat.device) * span + low
+    return ((mixed.double() + noise) / 2).to(flat.dtype)
+
+
+def _counts_up(tensor: torch.Tensor) -> bool:
+    steps = tensor.diff() if tensor.dim() else tensor
+    return bool(steps.numel()) and bool((steps == 1).all())
+
+
+def _in_order(tensor: torch.Tensor, dim: int) -> bool:
+    steps = tensor.diff(dim=dim)
+    return bool((steps >= 0).all()) or bool((steps <= 0).all())
