@@ -283,9 +283,9 @@ class Examples:
             yield row if drawn_with is None else self._drawn(tensor, row, drawn_with)
 
     def _drawn(self, tensor: torch.Tensor, row: torch.Tensor, seed: int) -> torch.Tensor:
-        """Return another row: small numbers, if no other way of drawing gives one."""
-        if self._is_constant and seed % _MANY != 1:
-            return small_number(row)
+        """Return another row: small numbers, or itself, if no other way of drawing gives one."""
+        if self._is_constant:
+            return small_number(row) if seed % 2 else row.detach()
         return self._drawn_of_kind(tensor, row, seed)
 
     def _drawn_of_kind(self, tensor: torch.Tensor, row: torch.Tensor, seed: int) -> torch.Tensor:
