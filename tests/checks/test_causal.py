@@ -97,8 +97,8 @@ def test_an_operation_that_reads_later_positions_is_found(model: type[Decoder], 
     assert line_of(result).endswith(line)
 
 
-@pytest.mark.parametrize(("first", "last"), [(0, 4), (12, 16)])
-def test_attention_in_both_directions_over_some_positions_at_an_end_is_found(first: int, last: int) -> None:
+@pytest.mark.parametrize(("first", "last"), [(0, 4), (12, 16), (3, 6), (4, 8), (10, 12)])
+def test_attention_in_both_directions_over_some_positions_is_found(first: int, last: int) -> None:
     class Partly(Decoder):
         def mix(self, x: torch.Tensor) -> torch.Tensor:
             q, k, v = self.project(x).chunk(3, -1)
