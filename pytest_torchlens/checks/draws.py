@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-SHUFFLED, RESAMPLED, RESAMPLED_BUT_ORDERED, BETWEEN = range(4)
-"""How whole numbers are drawn: the same in another order; some of them, so that others occur more often; the same, but
-for those that are in order (places, lengths), which stay; then any between the least and the largest.  Each is for
-models on which the one before says nothing."""
+SHUFFLED, RESAMPLED, RESAMPLED_BUT_ORDERED, BETWEEN, *FAR = range(7)
+"""How whole numbers are drawn: the same in another order; some of them, so that others occur more often; the same but
+for those that are in order (places, lengths), which stay; any between the least and the largest.  Then real numbers are
+drawn far out, some times.  Each is for models on which the one before says nothing."""
 BEYOND = 4.0
 """Real numbers that are to exceed the range of others are so many times as large."""
 _TABLE = 2
@@ -24,7 +24,8 @@ def other_values(tensor: torch.Tensor, seed: int, draw: int = SHUFFLED) -> torch
     generator = torch.Generator().manual_seed(seed)
     if tensor.is_floating_point():
         flat = tensor.reshape(-1)
-        return _mixed_with_noise(flat, flat[_permuted(flat, 0, generator)], generator).reshape(tensor.shape)
+        made = _mixed_with_noise(flat, flat[_permuted(flat, 0, generator)], generator).reshape(tensor.shape)
+        return made if draw not in FAR else _far_out(tensor, made, generator.manual_seed(seed + draw))
     if tensor.dtype is torch.bool or not tensor.dim() or _counts_up(tensor):
         return tensor
     dim = -1 if tensor.dim() <= _TABLE else -2
@@ -62,6 +63,15 @@ def beyond(tensor: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
     if not tensor.is_floating_point() or bool(((tensor == 0) | (tensor == 1)).all()):
         return made
     return made * BEYOND
+
+
+def _far_out(tensor: torch.Tensor, made: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return values around those made, some times as far apart as those of a tensor, unless it is a mask."""
+    if beyond(tensor, made) is made or not bool(made.isfinite().all()) or not made.numel():
+        return made
+    span = float(made.max()) - float(made.min())
+    noise = torch.randn(made.shape, generator=generator, dtype=torch.float64).to(made.device)
+    return (made.double() + noise * BEYOND * span).to(made.dtype)
 
 
 def _permuted(tensor: torch.Tensor, dim: int, generator: torch.Generator) -> torch.Tensor:

@@ -18,6 +18,7 @@ from torch import nn
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.checks.draws import BETWEEN
+from pytest_torchlens.checks.draws import FAR
 from pytest_torchlens.checks.draws import RESAMPLED
 from pytest_torchlens.checks.draws import RESAMPLED_BUT_ORDERED
 from pytest_torchlens.checks.draws import SHUFFLED
@@ -118,9 +119,13 @@ def outputs_on_other_values(subject: Subject) -> Outputs:
 
 
 def draws_of(subject: Subject) -> Iterator[int]:
-    """Yield the ways of drawing that give a subject inputs of their own; `Subject.draw` is set to each in turn."""
+    """Yield the ways of drawing that give a subject inputs of their own; `Subject.draw` is set to each in turn.
+
+    Real numbers are drawn far out for a model alone whose outputs are discrete, classes, which little does not change.
+    """
     drawn: list[Arguments] = []
-    for draw in (SHUFFLED, RESAMPLED, RESAMPLED_BUT_ORDERED, BETWEEN):
+    far = () if any(tensor.is_floating_point() or tensor.is_complex() for tensor in subject.outputs.values()) else FAR
+    for draw in (SHUFFLED, RESAMPLED, RESAMPLED_BUT_ORDERED, BETWEEN, *far):
         subject.draw = draw
         made = other_inputs(subject)
         if not any(_are_equal(made, other) for other in drawn):

@@ -243,6 +243,22 @@ def test_bags_of_tokens_are_compared_with_other_bags(name: str) -> None:
     assert line_of(result).endswith("# over bags")
 
 
+def test_classes_that_little_does_not_change_are_compared_on_inputs_that_are_far_out() -> None:
+    class Classes(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x.sum(1) > 6).long()
+
+    class OfTheBatch(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x.sum(1) + x.abs().sum() > 9).long()  # over the batch
+
+    x = torch.tensor([[0.4, 0.5, 0.6, 0.5]])
+    assert check("rows", Classes(), x).status is CheckStatus.PASSED
+    result = check("rows", OfTheBatch(), x)
+    assert result.status is CheckStatus.FAILED
+    assert line_of(result).endswith("# over the batch")
+
+
 @pytest.mark.parametrize("name", ["rows", "batch-size"])
 def test_single_numbers_of_examples_become_those_of_others(name: str) -> None:
     class Rated(Bag):
