@@ -81,7 +81,7 @@ def _permuted(tensor: torch.Tensor, dim: int, generator: torch.Generator) -> tor
 def _resampled(size: int, generator: torch.Generator) -> torch.Tensor:
     """Return places, at least one of which occurs twice, if there are two."""
     chosen = torch.randint(size, (size,), generator=generator)
-    if size > 1 and chosen.unique().numel() == size:
+    if size > 1 and len({*chosen.tolist()}) == size:
         chosen[0] = chosen[1]
     return chosen
 

@@ -27,6 +27,7 @@ from pytest_torchlens.checks.subject import OutOfTimeError
 from pytest_torchlens.checks.subject import Outputs
 from pytest_torchlens.checks.subject import Subject
 from pytest_torchlens.checks.uncalled import Uncalled
+from pytest_torchlens.checks.uncalled import digests_of
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import output_name
@@ -94,11 +95,18 @@ def _pair(subject: Subject) -> _Pair:
     if is_of_users:
         raise UnseenError("the model cannot be copied, and no factory is known ('build')")
     made = built_instance(subject)
+    return _Pair(subject.of(made), subject.of(_another(subject, made)))
+
+
+def _another(subject: Subject, made: torch.nn.Module) -> torch.nn.Module:
+    """Return a second instance with the same weights: a copy, or else what the factory makes with the same seed."""
     try:
-        other = copy.deepcopy(made)
+        return copy.deepcopy(made)
     except Exception as error:
-        raise UnseenError(f"the model cannot be copied: {type(error).__name__}: {error}") from error
-    return _Pair(subject.of(made), subject.of(other))
+        other = built_instance(subject)
+        if digests_of(other) == digests_of(made):
+            return other
+        raise UnseenError("the model cannot be copied, and two instances of the factory have other weights") from error
 
 
 def as_before_calls(subject: Subject) -> Subject:

@@ -55,8 +55,7 @@ def _place(alone: Subject, batch: ModelHistory, path: str, size: int) -> int | N
     leading = ancestors(alone.history.recording, path)
     for one, other in pairs_of(alone.history, batch):
         if one in leading and other is not None:
-            calls = alone.history.recording.calls[one], batch.recording.calls[other]
-            shapes = [[tuple(value.shape) for value in call.outputs] for call in calls]
-            if any(lost_dim(*pair, size) is not None for pair in zip(*shapes, strict=False)):
+            values = zip(alone.history.recording.calls[one].outputs, batch.recording.calls[other].outputs, strict=False)
+            if any(lost_dim(tuple(mine.shape), tuple(its.shape), size) is not None for mine, its in values):
                 return one
     return None

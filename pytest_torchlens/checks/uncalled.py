@@ -52,11 +52,11 @@ class Uncalled:
             except Exception:  # noqa: BLE001 - a model may refuse to be copied in any way
                 return None
         around = {id(found): found for found in _containers_around(model) if len(found) < _MOST_ITEMS}
-        return cls(made, is_new, _digests_of(model), tuple((found, copy.copy(found)) for found in around.values()))
+        return cls(made, is_new, digests_of(model), tuple((found, copy.copy(found)) for found in around.values()))
 
     def has_weights_of(self, model: nn.Module) -> bool:
         """Return whether no call has written to the parameters since."""
-        return self._digests == _digests_of(model)
+        return self._digests == digests_of(model)
 
     @contextlib.contextmanager
     def surroundings(self) -> Iterator[None]:
@@ -71,9 +71,11 @@ class Uncalled:
                 _refill(live, now)
 
 
-def _digests_of(model: nn.Module) -> tuple[str, ...]:
+def digests_of(model: nn.Module) -> tuple[str, ...]:
+    """Return the fingerprints of all parameters; of those without a shape yet none."""
     with torch._C.DisableTorchFunction():
-        return tuple(fingerprint(tensor.detach()) for _, tensor in named_parameters(model))
+        tensors = [tensor for _, tensor in named_parameters(model) if not is_lazy(tensor)]
+        return tuple(fingerprint(tensor.detach()) for tensor in tensors)
 
 
 _KINDS: Any = (dict, collections.OrderedDict, collections.defaultdict, list, set, collections.deque)
