@@ -199,20 +199,20 @@ def _compare(plain: Outputs, others: Outputs, fits: Fits, depend: set[str]) -> _
 
 
 def _only_rounding(batch: _Batch, row: _Row, found: _Found) -> str:
-    """Return a note if other rows change shapes on the way, as routes of tokens do, and the outputs by rounding alone.
+    """Return a note if other rows change shapes or places on the way, as routes of tokens do, and outputs by rounding.
 
-    A kernel rounds otherwise at another shape.  The note is empty if that does not explain the difference.
+    A kernel rounds otherwise at another shape or place.  The note is empty if that does not explain the difference.
     """
     given = batch.subject
     plain, others = given.record(*batch.examples.batch(batch.size)), given.record(*row.others)
-    label = _first_other_shape(plain, others)
+    label = _first_other_shape(plain, others) or _first_other_place(batch, plain, next(iter(found.differ)))
     if not label:
         return ""
     exact = exact_outputs(given, plain).outputs
     for path, (one, two) in found.differ.items():
         if not judge(two, one, row.fits(path, exact[path])[0]).within:
             return ""
-    return f"bits differ, by what rounding explains: from {label} on, shapes depend on the values of other rows"
+    return f"bits differ, by what rounding explains: from {label} on, shapes or places depend on other rows"
 
 
 def _first_other_shape(one: ModelHistory, other: ModelHistory) -> str:
@@ -224,6 +224,22 @@ def _first_other_shape(one: ModelHistory, other: ModelHistory) -> str:
         if [value.shape for value in calls[0].outputs] != [value.shape for value in calls[1].outputs]:
             return one.label(pair.one)
     return ""
+
+
+def _is_real(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def _first_other_place(batch: _Batch, plain: ModelHistory, path: str) -> str:
+    """Return the label of the first operation that mixes rows, if it gives whole numbers: the places of all rows."""
+    try:
+        number = _first_mixing(batch.subject, plain, path, batch.changes())
+    except OutOfTimeError:
+        raise
+    except Exception:  # noqa: BLE001 - any call may raise when it is run again
+        return ""
+    outputs = plain.recording.calls[number].outputs if number is not None else ()
+    return plain.label(number or 0) if outputs and any(not _is_real(value.dtype) for value in outputs) else ""
 
 
 def _failure(batch: _Batch, what: str, path: str, values: str) -> tuple[Failure, tuple[str, ...]]:

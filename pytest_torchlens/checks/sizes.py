@@ -84,9 +84,13 @@ def _is_table(tensor: torch.Tensor) -> bool:
 
 def _size(subject: Subject, dims: _Dims, size: tuple[int, ...], way: str) -> Size:
     def change(function: Callable[[torch.Tensor], torch.Tensor]) -> Arguments:
-        return with_inputs(subject, lambda tensor: function(tensor) if dims.has_it(tensor) else tensor)
+        return with_inputs(
+            subject, lambda tensor: function(tensor) if dims.has_it(tensor) or _says(tensor, dims.first) else tensor
+        )
 
     def resized(tensor: torch.Tensor) -> torch.Tensor:
+        if _says(tensor, dims.first):
+            return torch.tensor(size, dtype=tensor.dtype, device=tensor.device).expand_as(tensor).clone()
         for dim, length in zip(dims.dims, size, strict=True):
             tensor = _of_length(tensor.detach(), dim, length)
         return tensor if is_discrete(tensor) else other_values(tensor, seed=5)
@@ -97,8 +101,18 @@ def _size(subject: Subject, dims: _Dims, size: tuple[int, ...], way: str) -> Siz
     ]
     if not grown:
         return Size(way, given)
-    beyond = change(lambda tensor: _end_changed(resized(tensor), grown))
-    return Size(way, given, beyond, change(lambda tensor: _end_changed(tensor.detach(), grown)))
+
+    def other_end(tensor: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+        return made if _says(tensor, dims.first) else _end_changed(made, grown)
+
+    beyond = change(lambda tensor: other_end(tensor, resized(tensor)))
+    return Size(way, given, beyond, change(lambda tensor: other_end(tensor, tensor.detach())))
+
+
+def _says(tensor: torch.Tensor, size: tuple[int, ...]) -> bool:
+    """Return whether a tensor holds the sizes of images as numbers."""
+    is_of_images = len(size) > 1 and is_discrete(tensor) and tensor.dim() and tensor.size(-1) == len(size)
+    return bool(is_of_images) and bool((tensor == torch.tensor(size, device=tensor.device)).all())
 
 
 def _of_length(tensor: torch.Tensor, dim: int, length: int) -> torch.Tensor:
