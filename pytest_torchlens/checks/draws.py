@@ -2,41 +2,69 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
-SHUFFLED, RESAMPLED, RESAMPLED_BUT_ORDERED, BETWEEN, *FAR = range(7)
-"""How whole numbers are drawn: the same in another order; some of them, so that others occur more often; the same but
-for those that are in order (places, lengths), which stay; any between the least and the largest.  Then real numbers are
-drawn far out, some times.  Each is for models on which the one before says nothing."""
+
+class Way(NamedTuple):
+    """A way to draw other values.
+
+    Attributes
+    ----------
+    whole
+        Whole numbers become the same in another order (``shuffled``), some of them more often than others
+        (``resampled``), any from the least to the largest (``between``), or stay (``kept``).
+    keeps_ordered
+        Whether those that are in order (places, lengths, sizes) stay.
+    is_far
+        Whether real numbers are drawn far out.
+    """
+
+    whole: str
+    keeps_ordered: bool = False
+    is_far: bool = False
+
+
+WAYS = (
+    Way("shuffled"),
+    Way("shuffled", keeps_ordered=True),
+    Way("resampled"),
+    Way("resampled", keeps_ordered=True),
+    Way("between", keeps_ordered=True),
+    Way("kept"),
+    *[Way("between", keeps_ordered=True, is_far=True)] * 3,
+)
+"""Each is for models that do not take values drawn in those before it, or give the same for them."""
 BEYOND = 4.0
 """Real numbers that are to exceed the range of others are so many times as large."""
 _TABLE = 2
 """Dimensions of an example's whole numbers in a row; with more, the last one is a tuple (a box), which stays whole."""
 
 
-def other_values(tensor: torch.Tensor, seed: int, draw: int = SHUFFLED) -> torch.Tensor:
-    """Return other values in the range of a tensor's own.
+def other_values(tensor: torch.Tensor, seed: int, draw: int = 0) -> torch.Tensor:
+    """Return other values in the range of a tensor's own, drawn in one of the `WAYS`.
 
     Truth values, whole numbers that are all the same, and those that count up (positions) stay as they are; so do
     tensors that hold infinities, which are masks.
     """
-    tensor = tensor.detach()
+    tensor, way = tensor.detach(), WAYS[draw]
     generator = torch.Generator().manual_seed(seed)
     if tensor.is_floating_point():
         flat = tensor.reshape(-1)
         made = _mixed_with_noise(flat, flat[_permuted(flat, 0, generator)], generator).reshape(tensor.shape)
-        return made if draw not in FAR else _far_out(tensor, made, generator.manual_seed(seed + draw))
-    if tensor.dtype is torch.bool or not tensor.dim() or _counts_up(tensor):
+        return made if not way.is_far else _far_out(tensor, made, generator.manual_seed(seed + draw))
+    if way.whole == "kept" or tensor.dtype is torch.bool or not tensor.dim() or _counts_up(tensor):
         return tensor
     dim = -1 if tensor.dim() <= _TABLE else -2
-    if draw == SHUFFLED:
-        return tensor.index_select(dim, _permuted(tensor, dim, generator))
     in_order = _in_order(tensor, dim)
-    if in_order and draw >= RESAMPLED_BUT_ORDERED:
+    if in_order and way.keeps_ordered:
         return tensor
-    if draw == BETWEEN:
+    if way.whole == "between":
         numbers = torch.randint(int(tensor.min()), int(tensor.max()) + 1, tensor.shape, generator=generator)
         return numbers.to(tensor)
+    if way.whole == "shuffled":
+        return tensor.index_select(dim, _permuted(tensor, dim, generator))
     chosen = _resampled(tensor.size(dim), generator)
     return tensor.index_select(dim, (chosen.sort().values if in_order else chosen).to(tensor.device))
 

@@ -17,11 +17,7 @@ from torch import nn
 
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import walk
-from pytest_torchlens.checks.draws import BETWEEN
-from pytest_torchlens.checks.draws import FAR
-from pytest_torchlens.checks.draws import RESAMPLED
-from pytest_torchlens.checks.draws import RESAMPLED_BUT_ORDERED
-from pytest_torchlens.checks.draws import SHUFFLED
+from pytest_torchlens.checks.draws import WAYS
 from pytest_torchlens.checks.draws import another_of
 from pytest_torchlens.checks.draws import beyond
 from pytest_torchlens.checks.draws import is_whole
@@ -124,11 +120,11 @@ def draws_of(subject: Subject) -> Iterator[int]:
     Real numbers are drawn far out for a model alone whose outputs are discrete, classes, which little does not change.
     """
     drawn: list[Arguments] = []
-    far = () if any(tensor.is_floating_point() or tensor.is_complex() for tensor in subject.outputs.values()) else FAR
-    for draw in (SHUFFLED, RESAMPLED, RESAMPLED_BUT_ORDERED, BETWEEN, *far):
+    is_real = any(tensor.is_floating_point() or tensor.is_complex() for tensor in subject.outputs.values())
+    for draw, way in enumerate(WAYS):
         subject.draw = draw
         made = other_inputs(subject)
-        if not any(_are_equal(made, other) for other in drawn):
+        if not (way.is_far and is_real) and not any(_are_equal(made, other) for other in drawn):
             drawn.append(made)
             yield draw
 

@@ -73,7 +73,8 @@ def run(subject: Subject, size: int = 2, dim: int = 0) -> CheckResult:
     fields: dict[str, Any] = {"unseen": tuple(found.unseen), "redrawn": given.redrawn}
     if not found.differ and not batch.last_is_as_alone(depend):
         row = _Row("last", batch.fits(size - 1), batch.with_others(size - 1))
-        found = _compare(plain, given.call(*row.others, way=f"in a batch of {size} with other rows"), row.fits, depend)
+        others = given.call(*row.others, way=f"in a batch of {size} with other rows")
+        found = _compare(plain, others, row.fits, depend, found)
     if not found.differ:
         return results.passed(NAME, found.count, **fields)
     if note := _only_rounding(batch, row, found):
@@ -181,7 +182,8 @@ class _Found:
     unseen: list[str] = field(default_factory=list)
 
 
-def _compare(plain: Outputs, others: Outputs, fits: Fits, depend: set[str]) -> _Found:
+def _compare(plain: Outputs, others: Outputs, fits: Fits, depend: set[str], former: _Found | None = None) -> _Found:
+    """Return what differs in a row; the former comparison, if there is one and nothing can be compared here."""
     found = _Found()
     for path, output in plain.items():
         name, other = output_name(path), others.get(path)
@@ -195,7 +197,7 @@ def _compare(plain: Outputs, others: Outputs, fits: Fits, depend: set[str]) -> _
             pairs = list(zip(rows, fits(path, other), strict=True))
             if not any(fingerprint(one) == fingerprint(two) for one, two in pairs):
                 found.differ[path] = pairs[0]
-    return found
+    return found if found.count or former is None else former
 
 
 def _only_rounding(batch: _Batch, row: _Row, found: _Found) -> str:

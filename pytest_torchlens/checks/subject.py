@@ -161,7 +161,7 @@ class Subject:
         self.redrawn = False
         """Whether its weights were drawn anew."""
         self.draw = 0
-        """How other whole numbers are drawn for its inputs: one of the ways in `checks.draws`."""
+        """How other values are drawn for its inputs: the number of a way in `checks.draws`."""
         self.wholes: dict[int, torch.Tensor] = {}
         """The tensors of the batch that those of its inputs are taken from, by id of these."""
         self._made: dict[tuple[Any, ...], Any] = {}

@@ -261,6 +261,15 @@ def test_bags_of_tokens_are_compared_with_other_bags(name: str) -> None:
     assert line_of(result).endswith("# over bags")
 
 
+def test_sizes_among_the_inputs_that_cannot_change_stay() -> None:
+    class Tiled(nn.Module):
+        def forward(self, x: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+            return x.reshape(len(x), *grid[0].tolist()).mean(-1)  # of each line
+
+    assert check("rows", Tiled(), torch.rand(1, 6), torch.tensor([[2, 3]])).status is CheckStatus.PASSED
+    assert check("rows", Tiled(), torch.rand(1, 24), torch.tensor([[4, 2, 3]])).status is CheckStatus.PASSED
+
+
 def test_classes_that_little_does_not_change_are_compared_on_inputs_that_are_far_out() -> None:
     class Classes(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
