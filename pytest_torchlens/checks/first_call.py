@@ -73,7 +73,8 @@ def look_at_first_call(subject: Subject, others: Arguments, after: Outputs | Non
         with _surroundings(subject):
             first = pair.new.call(*others, way="on other values")
     except ModelRaisedError as error:
-        return Seen(unseen=() if after is None else (f"what it keeps from its first call: of a copy {error}",))
+        what = "what it keeps from its first call"
+        return Seen(unseen=(f"{what}: {error}" if after is None else f"{what}: of a copy {error}",))
     try:
         later = after if pair.used is subject else _after_call(pair.used, others)
     except ModelRaisedError as error:

@@ -52,7 +52,7 @@ def run(subject: Subject) -> CheckResult:
     others = _others(subject) if in_a_row else None
     between: list[Outputs] = []
     runs = _in_a_row(subject, others, between) if in_a_row else [_alone(subject), _alone(subject)]
-    if between and _say_nothing(subject, runs[0][0], between[0]):
+    if others is not None and _say_nothing(subject, runs[0][0], between):
         others, between = _others(subject), []
         runs = _in_a_row(subject, others, between)
     (first, state), (second, second_state) = runs
@@ -73,10 +73,10 @@ _T = TypeVar("_T")
 _Run = tuple[Outputs, dict[str, str]]
 
 
-def _say_nothing(subject: Subject, first: Outputs, after: Outputs) -> bool:
-    """Return whether other values change no output, and those do that are drawn another way, which is then set."""
-    former = subject.draw
-    if any(map(is_whole, inputs_of(subject).values())) and not are_plainly_other(first, after):
+def _say_nothing(subject: Subject, first: Outputs, between: list[Outputs]) -> bool:
+    """Return whether other values change no output, or raise, and those do that are drawn another way, which is set."""
+    former, says_something = subject.draw, between and are_plainly_other(first, between[0])
+    if not says_something and any(map(is_whole, inputs_of(subject).values())):
         with contextlib.suppress(NotApplicableError):
             dependent_outputs(subject)
     return subject.draw != former
