@@ -104,6 +104,7 @@ def reproduce_failed(case: ModelCase, name: str, other: OtherPython | None, fold
 
 _NO_OPERATION = "the check found no single operation that is at fault"
 _WITHOUT_EVIDENCE = {
+    "repeat": "what is kept between calls is made and read by the model's own code, and no operation is wrong",
     "state": "what is lost is lost by saving, copying or pickling the model's own classes, and no operation is wrong",
     "train-eval": "modes and values are kept by the model's own modules, and no operation is wrong",
     "gradients": "no operation reads the parameter, or leads on from what is made of it",
