@@ -154,3 +154,13 @@ def test_rows_of_a_model_that_squeezes_are_still_told_apart() -> None:
     result = check("rows", Mixed(), X)
     assert result.status is CheckStatus.FAILED
     assert line_of(result).endswith("# over the batch, if there is one")
+
+
+def test_an_error_that_all_elements_share_is_small_by_chance_in_one_pass() -> None:
+    class Shared(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            angle = x[:, :1] * (1 + (len(x) - 1) * 2**-23)  # one unit in the last place
+            return (angle * 1e4).sin().expand(-1, 2000) * 1.5
+
+    result = check("batch-size", Shared(), torch.full((1, 2), 0.5 + 8 / 97))
+    assert result.status is CheckStatus.PASSED
