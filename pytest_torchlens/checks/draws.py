@@ -69,13 +69,6 @@ def other_values(tensor: torch.Tensor, seed: int, draw: int = 0) -> torch.Tensor
     return tensor.index_select(dim, (chosen.sort().values if in_order else chosen).to(tensor.device))
 
 
-def another_of(tensor: torch.Tensor, known: torch.Tensor, seed: int) -> torch.Tensor:
-    """Return one of the known whole numbers in place of a single one: another, if the seed is odd or there are more."""
-    values: torch.Tensor = torch.unique(known.detach())
-    place = int((values == tensor.reshape(())).nonzero())
-    return values[(place + 2 - seed % 2) % len(values)].reshape(tensor.shape)
-
-
 def small_number(tensor: torch.Tensor) -> torch.Tensor:
     """Return 0 or 1 in place of whole numbers, another than they are; other values stay."""
     return 1 - tensor.detach().clamp(0, 1) if is_whole(tensor) else tensor.detach()

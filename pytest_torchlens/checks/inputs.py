@@ -18,9 +18,7 @@ from torch import nn
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.checks.draws import WAYS
-from pytest_torchlens.checks.draws import another_of
 from pytest_torchlens.checks.draws import beyond
-from pytest_torchlens.checks.draws import is_whole
 from pytest_torchlens.checks.draws import other_values
 from pytest_torchlens.checks.draws import small_number
 from pytest_torchlens.checks.subject import OTHER_VALUES
@@ -137,6 +135,16 @@ def _leaves(given: Subject | Arguments) -> list[torch.Tensor]:
     return [tensor for _, tensor in [*walk(given.args), *walk(given.kwargs)]]
 
 
+class _Kind(NamedTuple):
+    """What other rows are: whether they go beyond the range of the first, and are those of other examples each time."""
+
+    goes_beyond: bool
+    exchanged: bool
+
+
+_KINDS = (_Kind(True, True), _Kind(False, True), _Kind(True, False), _Kind(False, False))
+
+
 class Examples:
     """The examples in a model's inputs: what its tensors hold along one dimension.
 
@@ -183,15 +191,15 @@ class Examples:
 
         Their real numbers go beyond the range of the first one's, where the model takes that.
         """
-        return self._others(size, row, goes_beyond=self._on_others(size)[1])
+        return self._others(size, row, self._on_others(size)[1])
 
-    def _others(self, size: int, row: int, *, goes_beyond: bool) -> Arguments:
+    def _others(self, size: int, row: int, kind: _Kind) -> Arguments:
         ends = {0: _FIRST_SEED, size - 1: 1} if row else {0: None}
         kept = size - 1 if row else 0
 
         def change(tensor: torch.Tensor) -> torch.Tensor:
-            rows = [*self._rows(tensor, size, 2, ends)]
-            made = (one if at == kept or not goes_beyond else beyond(tensor, one) for at, one in enumerate(rows))
+            rows = [*self._rows(tensor, size, 2, ends, exchanged=kind.exchanged)]
+            made = (one if at == kept or not kind.goes_beyond else beyond(tensor, one) for at, one in enumerate(rows))
             return torch.cat([*made], self.dim)
 
         return self._changed(change)
@@ -222,7 +230,7 @@ class Examples:
             raise RefusedError(f"{error}; {hint}") from error
 
     def _run(self, size: int) -> Outputs:
-        """Return the outputs of a batch, of other single numbers (lengths, labels) if the model takes these."""
+        """Return the outputs of a batch: with values drawn for the first example alone, if the model refuses others."""
         way = f"in a batch of {size}"
         try:
             return self._subject.call(*self.batch(size), way=way)
@@ -236,19 +244,23 @@ class Examples:
         """Return the outputs of the batch with other examples after the first, as in `others`."""
         return self._on_others(size)[0]
 
-    def _on_others(self, size: int) -> tuple[Outputs, bool]:
-        """Return the outputs, and whether the examples go beyond the range of the first."""
+    def _on_others(self, size: int) -> tuple[Outputs, _Kind]:
         return self._subject.once(("others", self.dim, size, self._subject.draw), lambda: self._run_others(size))
 
-    def _run_others(self, size: int) -> tuple[Outputs, bool]:
+    def _run_others(self, size: int) -> tuple[Outputs, _Kind]:
+        """Return the outputs on the furthest others that the model takes, and what kind these are."""
         call = partial(self._subject.call, way=f"in a batch of {size} with other rows")
-        within, wide = (self._others(size, 0, goes_beyond=goes_beyond) for goes_beyond in (False, True))
-        if not _are_equal(within, wide):
+        made: list[Arguments] = []
+        for kind in _KINDS:
+            given = self._others(size, 0, kind)
+            if any(_are_equal(given, former) for former in made):
+                continue
+            made.append(given)
             with contextlib.suppress(ModelRaisedError):
-                outputs = call(*wide)
-                if _are_finite(outputs) or not _are_finite(self.outputs(size)):
-                    return outputs, True
-        return call(*within), False
+                outputs = call(*given)
+                if not kind.goes_beyond or _are_finite(outputs) or not _are_finite(self.outputs(size)):
+                    return outputs, kind
+        return call(*made[-1]), _KINDS[-1]
 
     def repeated(self, size: int) -> Arguments:
         """Return a batch of the first example, so many times."""
@@ -277,28 +289,29 @@ class Examples:
         return with_inputs(self._subject, lambda tensor: change(tensor) if id(tensor) in self._batched else tensor)
 
     def _rows(
-        self, tensor: torch.Tensor, size: int, seed: int, ends: Mapping[int, int | None]
+        self, tensor: torch.Tensor, size: int, seed: int, ends: Mapping[int, int | None], *, exchanged: bool = True
     ) -> Iterator[torch.Tensor]:
         for number in range(size):
-            row, drawn_with = self._row(tensor, number % self.count), ends.get(number, seed + _MANY * number)
-            yield row if drawn_with is None else self._drawn(tensor, row, drawn_with)
+            drawn_with = ends.get(number, seed + _MANY * number)
+            if drawn_with is None:
+                yield self._row(tensor, number % self.count)
+            else:
+                yield self._drawn(tensor, number + (exchanged and drawn_with % _MANY != 1), drawn_with)
 
-    def _drawn(self, tensor: torch.Tensor, row: torch.Tensor, seed: int) -> torch.Tensor:
-        """Return another row: small numbers, or itself, if no other way of drawing gives one."""
-        if self._is_constant:
-            return small_number(row) if seed % 2 else row.detach()
-        return self._drawn_of_kind(tensor, row, seed)
+    def _drawn(self, tensor: torch.Tensor, number: int, seed: int) -> torch.Tensor:
+        """Return another row, drawn for one of the batch; small numbers, or itself, if that gives no other."""
+        made = self._drawn_of_kind(tensor, number, seed)
+        return small_number(made) if self._is_constant and seed % 2 else made
 
-    def _drawn_of_kind(self, tensor: torch.Tensor, row: torch.Tensor, seed: int) -> torch.Tensor:
-        """Return another row; of single numbers another one of the batch that the example is taken from."""
-        if is_whole(row) and row.dim() and row.numel() == 1:
-            return another_of(row, self._subject.wholes.get(id(tensor), tensor), seed)
-        return other_values(row, seed, self._subject.draw)
+    def _drawn_of_kind(self, tensor: torch.Tensor, number: int, seed: int) -> torch.Tensor:
+        """Return values drawn for an example of the batch that this one is taken from."""
+        whole = self._subject.wholes.get(id(tensor), tensor)
+        return other_values(whole.narrow(self.dim, number % whole.size(self.dim), 1), seed, self._subject.draw)
 
     @cached_property
     def _is_constant(self) -> bool:
         rows = ((tensor, self._row(tensor, 0)) for tensor in self._batched.values())
-        return all(torch.equal(row, self._drawn_of_kind(tensor, row, 1)) for tensor, row in rows)
+        return all(torch.equal(row, self._drawn_of_kind(tensor, 1, 1)) for tensor, row in rows)
 
     def _row(self, tensor: torch.Tensor, number: int) -> torch.Tensor:
         return tensor.narrow(self.dim, number, 1)

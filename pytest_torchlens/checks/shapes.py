@@ -141,7 +141,7 @@ def _batches(subject: Subject, dim: int, find: Find) -> Found:
     except _SizeRefusedError:
         if not alone.wholes:
             raise
-        alone.wholes.clear()  # it may take no other single numbers, as lengths
+        alone.wholes.clear()  # it may take no other examples in this order, as of lengths
         given = examples.batch(_BATCH)
         outputs = _taken(alone, given, way)
     lost = failure_of_lost_dim(alone, given, outputs, _BATCH)

@@ -321,15 +321,23 @@ class Subject:
 
     def of(self, model: nn.Module) -> Subject:
         """Return a subject of a copy of the model, whose weights are nobody's, with the same inputs."""
-        return self._like(model, self.args, self.kwargs, Weights([]))
+        return self._like(model, self.args, self.kwargs, Weights([]), self.wholes)
 
     def around(self, model: nn.Module) -> Subject:
         """Return a subject of a module around the model, which has its weights, with the same inputs."""
-        return self._like(model, self.args, self.kwargs, self._weights)
+        return self._like(model, self.args, self.kwargs, self._weights, self.wholes)
 
-    def _like(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], weights: Weights) -> Subject:
+    def _like(
+        self,
+        model: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        weights: Weights,
+        wholes: dict[int, torch.Tensor] | None = None,
+    ) -> Subject:
         other = Subject(model, args, kwargs, tools=self.tools, seed=self.seed, weights=weights)
         other.deadline, other.redrawn, other.draw = self.deadline, self.redrawn, self.draw
+        other.wholes = wholes or {}
         return other
 
     def _given(

@@ -287,7 +287,7 @@ def test_classes_that_little_does_not_change_are_compared_on_inputs_that_are_far
 
 
 @pytest.mark.parametrize("name", ["rows", "batch-size"])
-def test_single_numbers_of_examples_become_those_of_others(name: str) -> None:
+def test_single_numbers_of_examples_are_those_of_others(name: str) -> None:
     class Rated(Bag):
         def forward(self, users: torch.Tensor) -> torch.Tensor:
             y = self.embed(users)
@@ -311,7 +311,19 @@ def test_lengths_that_must_stay_in_order_stay() -> None:
             packed = nn.utils.rnn.pack_padded_sequence(self.embed(tokens), lengths, batch_first=True)
             return nn.utils.rnn.pad_packed_sequence(packed, batch_first=True)[0][:, :2].sum(1)
 
-    assert check("rows", Packed(), TOKENS.expand(2, -1), torch.tensor([9, 4])).status is CheckStatus.PASSED
+    for lengths in ([9, 4], [9, 7, 4]):
+        tokens = TOKENS.expand(len(lengths), -1)
+        assert check("rows", Packed(), tokens, torch.tensor(lengths), size=len(lengths)).status is CheckStatus.PASSED
+
+
+def test_rows_of_examples_that_are_padded_otherwise_are_tried() -> None:
+    class Trimmed(Bag):
+        def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            longest = int(mask.sum(1).max())
+            return self.embed(tokens)[:, :longest].mean(1)
+
+    mask = torch.arange(9) < torch.tensor([[6], [9]])
+    assert check("rows", Trimmed(), TOKENS.expand(2, -1), mask).status is CheckStatus.FAILED
 
 
 def test_the_dimension_of_the_batch_is_an_option() -> None:
