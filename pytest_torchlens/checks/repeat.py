@@ -85,7 +85,7 @@ def _say_nothing(subject: Subject, first: Outputs, between: list[Outputs]) -> bo
 def _first_call(subject: Subject, others: Arguments | None, after: Outputs | None) -> Seen:
     """Look at what the first call leaves; spare other checks the pass on other values, if it leaves nothing."""
     if subject.is_training:
-        return Seen()
+        return Seen(unseen=("what it keeps from its first call: in train mode layers may initialise themselves then",))
     if others is None:
         return Seen(unseen=("what a call leaves for other values: the inputs cannot be changed",))
     seen = look_at_first_call(subject, others, after)
