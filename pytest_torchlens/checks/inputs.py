@@ -176,14 +176,12 @@ class Examples:
         """How many examples the inputs hold."""
         self._batched = {id(tensor): tensor for tensor in tensors if tensor.size(dim) == self.count}
 
-    def batch(
-        self, size: int, seed: int = 1, *, first_seed: int | None = None, last_seed: int | None = None
-    ) -> Arguments:
+    def batch(self, size: int, seed: int = 1, *, first_seed: int | None = None) -> Arguments:
         """Return a batch: the first example of the inputs, then others, drawn with `seed`.
 
-        With `first_seed` the first one is drawn, too; `last_seed` draws the last one otherwise.
+        With `first_seed` the first one is drawn, too.
         """
-        ends = {size - 1: seed if last_seed is None else last_seed, 0: first_seed}
+        ends = {size - 1: seed, 0: first_seed}
         return self._changed(lambda tensor: torch.cat([*self._rows(tensor, size, seed, ends)], self.dim))
 
     def others(self, size: int, row: int = 0) -> Arguments:

@@ -88,7 +88,10 @@ def _first_call(subject: Subject, others: Arguments | None, after: Outputs | Non
         return Seen(unseen=("what it keeps from its first call: in train mode layers may initialise themselves then",))
     if others is None:
         return Seen(unseen=("what a call leaves for other values: the inputs cannot be changed",))
-    seen = look_at_first_call(subject, others, after)
+    try:
+        seen = look_at_first_call(subject, others, after)
+    except NotApplicableError as reason:  # too little time or memory
+        seen = Seen(unseen=(f"what it keeps from its first call: {reason}",))
     if after is not None:
         subject.once((*OTHER_VALUES, subject.draw), lambda: after)
     return seen
