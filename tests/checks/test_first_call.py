@@ -10,6 +10,7 @@ from torch import nn
 
 from pytest_torchlens.checks.catalog import PlannedCheck
 from pytest_torchlens.checks.catalog import known_checks
+from pytest_torchlens.checks.uncalled import Uncalled
 from pytest_torchlens.records import CheckResult
 from pytest_torchlens.records import CheckStatus
 from pytest_torchlens.run.checks import check_model
@@ -154,5 +155,11 @@ def test_a_size_that_a_first_call_leaves_is_found() -> None:
                 self.table = torch.arange(len(y)) / 7
             return self.table[:, None]
 
-    result = check("shapes", KeepsASize().eval(), X)
+    model, planned = KeepsASize().eval(), [PlannedCheck(known_checks()["shapes"])]
+    before = Uncalled.of(model, is_new=True)
+    with torch.no_grad():
+        model(X)
+        (result,) = check_model(model, ((X,), {}), planned, 0)
+        assert result.status is CheckStatus.NOT_APPLICABLE
+        (result,) = check_model(model, ((X,), {}), planned, 0, uncalled=before)
     assert result.status is CheckStatus.FAILED

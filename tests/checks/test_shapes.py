@@ -164,5 +164,5 @@ def test_the_size_of_an_image_among_the_inputs_is_that_of_the_image() -> None:
             height, width = sizes[0].tolist()
             return image[..., :height, :width].mean((2, 3))
 
-    result = check("shapes", Cropped(), torch.rand(1, 3, 16, 16), torch.tensor([[16, 16]]), sizes="image")
+    result = check("shapes", Cropped(), torch.rand(1, 3, 32, 32), torch.tensor([[32, 32]]), sizes="image")
     assert result.status is CheckStatus.PASSED
