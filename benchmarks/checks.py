@@ -20,6 +20,7 @@ from tabulate import tabulate
 from pytest_torchlens.checks.catalog import CHECKS
 from pytest_torchlens.checks.catalog import CheckSetting
 from pytest_torchlens.checks.catalog import PlannedCheck
+from pytest_torchlens.checks.uncalled import Uncalled
 from pytest_torchlens.run.checks import check_model
 from pytest_torchlens.zoo import load_zoo
 from pytest_torchlens.zoo.catalog import shipped_folder
@@ -34,10 +35,11 @@ def main(names: Sequence[str]) -> None:
     case = load_zoo(shipped_folder() / "torchvision.yaml").case("resnet50")
     model = case.build()
     inputs = case.make_inputs(model)
+    uncalled = Uncalled.of(model, is_new=True)
 
     def run(*wanted: str) -> str:
         plan = [PlannedCheck(check, CheckSetting(seconds=3600)) for check in CHECKS if check.name in wanted]
-        found = check_model(model, inputs, plan, seed=0, build=case.build)
+        found = check_model(model, inputs, plan, seed=0, build=case.build, uncalled=uncalled)
         return ", ".join(sorted({result.word for result in found}))
 
     with torch.no_grad():

@@ -7,8 +7,11 @@ from functools import partial
 
 from pytest_torchlens.checks.compare import compare
 from pytest_torchlens.checks.compare import passed_all
+from pytest_torchlens.checks.grown import failure_of_lost_dim
+from pytest_torchlens.checks.grown import without_rows
 from pytest_torchlens.checks.inputs import Examples
 from pytest_torchlens.checks.inputs import first_example
+from pytest_torchlens.checks.results import failed
 from pytest_torchlens.checks.side_by_side import first_of
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import Subject
@@ -32,12 +35,15 @@ def run(subject: Subject, size: int = 2, dim: int = 0) -> CheckResult:
         raise NotApplicableError(f"the model draws random numbers ({alone.draws}), and others for another batch")
     examples, depend = Examples(alone, dim), find(alone)
     outputs, batch = examples.outputs(size), examples.batch(size)
+    if failure := failure_of_lost_dim(alone, batch, outputs, size):
+        return failed(NAME, failure, redrawn=alone.redrawn)
+    left_out = without_rows(alone.outputs, outputs)
     found: list[CheckResult] = []
     for row in (0, size - 1):
         one = examples.last_alone(size) if row else alone
         way = f"as the last in a batch of {size}" if row else f"in a batch of {size}"
         record, fit = partial(alone.record, *batch, way=way), first_of(size, row)
-        result = compare(NAME, one, outputs, record, way, _ADVICE, fit, depend)
+        result = compare(NAME, one, outputs, record, way, _ADVICE, fit, depend, left_out)
         if result.status is not CheckStatus.PASSED:
             return result
         found.append(result)

@@ -44,12 +44,24 @@ def fresh_instance(subject: Subject) -> nn.Module:
     UnseenError
         If there is none.
     """
-    model = subject.model
-    fresh = _built(subject) if subject.tools.build is not None else _copied(model)
-    if shared := memory_of(fresh).keys() & memory_of(model).keys():
+    fresh = _built(subject) if subject.tools.build is not None else _copied(subject.model)
+    if shared := memory_of(fresh).keys() & memory_of(subject.model).keys():
         raise UnseenError(f"the fresh instance shares memory with the model ({len(shared)} tensors)")
-    _make_alike(fresh, model)
+    _make_alike(fresh, subject.model)
     blank(fresh)
+    return fresh
+
+
+def built_instance(subject: Subject) -> nn.Module:
+    """Return another instance, made by the factory, in the modes and dtypes of the model.
+
+    Raises
+    ------
+    UnseenError
+        If the factory raises.
+    """
+    fresh = _built(subject)
+    _make_alike(fresh, subject.model)
     return fresh
 
 

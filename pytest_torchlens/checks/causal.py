@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from pytest_torchlens.checks.compare import compare_each
+from pytest_torchlens.checks.cuts import chosen_cuts
+from pytest_torchlens.checks.cuts import suspected_cuts
 from pytest_torchlens.checks.positions import Excerpt
 from pytest_torchlens.checks.positions import Question
 from pytest_torchlens.checks.positions import Region
@@ -20,6 +23,7 @@ from pytest_torchlens.checks.subject import Subject
 from pytest_torchlens.checks.vacuity import dependent
 from pytest_torchlens.checks.vacuity import depending
 from pytest_torchlens.records import CheckResult
+from pytest_torchlens.records import CheckStatus
 
 NAME = "causal"
 _ADVICE = (
@@ -44,8 +48,30 @@ def run(subject: Subject, ids: str = "", dim: int = 1) -> CheckResult:
         _ = short.outputs
     except ModelRaisedError as error:
         raise NotApplicableError(f"for the first {middle} positions alone {error}") from error
-    cuts = {f"position {at}": partial(_cut, sequence, short, at) for at in (middle, 1, sequence.length - 1)}
-    return compare_each(NAME, cuts)
+    known = (middle, 1, sequence.length - 1)
+    result = compare_each(NAME, {f"position {at}": partial(_cut, sequence, short, at) for at in known})
+    return result if result.status is not CheckStatus.PASSED else _at_more_cuts(sequence, short, {*known}, result)
+
+
+def _at_more_cuts(sequence: Sequence, short: Subject, known: set[int], result: CheckResult) -> CheckResult:
+    """Return the failure at one of more positions, which were looked at together; else the result, and what was not."""
+    cuts = chosen_cuts(sequence.length, known)
+    left = sequence.length - 1 - len({*cuts, *known})
+    unseen = f"what is read across {left} of {sequence.length - 1} positions" if left else ""
+    try:
+        shown = short.kwargs[sequence.name].size(sequence.dim)
+        suspected = suspected_cuts(sequence, short.outputs, shown, cuts, _depend(sequence)) if cuts else []
+        for at in suspected[:_MOST_CONFIRMED]:
+            confirmed = _cut(sequence, short, at)
+            if confirmed.status is CheckStatus.FAILED:
+                return confirmed
+    except NotApplicableError as reason:
+        unseen = f"what is read across other positions than {', '.join(map(str, sorted(known)))}: {reason}"
+    return replace(result, unseen=(*result.unseen, *([unseen] if unseen else [])))
+
+
+_MOST_CONFIRMED = 3
+"""A model that mixes the examples of a batch is suspected everywhere, and rightly nowhere."""
 
 
 def _dependent(given: Sequence) -> Sequence:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from functools import cached_property
+from functools import partial
 from typing import Any
 from typing import NamedTuple
 
@@ -14,6 +17,10 @@ from torch import nn
 
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import walk
+from pytest_torchlens.checks.draws import WAYS
+from pytest_torchlens.checks.draws import beyond
+from pytest_torchlens.checks.draws import other_values
+from pytest_torchlens.checks.draws import small_number
 from pytest_torchlens.checks.subject import OTHER_VALUES
 from pytest_torchlens.checks.subject import PLAIN
 from pytest_torchlens.checks.subject import ModelRaisedError
@@ -104,62 +111,47 @@ def parameters_of(model: nn.Module) -> Mapping[str, inspect.Parameter]:
 
 def other_inputs(subject: Subject, seed: int = 1) -> Arguments:
     """Return the arguments with other values in place of all that vary; of all, if none does."""
-    made = with_inputs(subject, lambda tensor: other_values(tensor, seed))
-    if any(not torch.equal(old, new) for old, new in zip(_leaves(subject), _leaves(made), strict=True)):
-        return made
-    return with_inputs(subject, lambda tensor: 1 - tensor.clamp(0, 1) if _is_whole(tensor) else tensor)
+    made = with_inputs(subject, lambda tensor: other_values(tensor, seed, subject.draw))
+    return with_inputs(subject, small_number) if _are_equal(made, subject) else made
 
 
 def outputs_on_other_values(subject: Subject) -> Outputs:
     """Return the outputs of a plain pass on `other_inputs`, which checks share."""
-    return subject.once(OTHER_VALUES, lambda: subject.call(*other_inputs(subject), way="on other values of its inputs"))
+    way = "on other values of its inputs"
+    return subject.once((*OTHER_VALUES, subject.draw), lambda: subject.call(*other_inputs(subject), way=way))
+
+
+def draws_of(subject: Subject) -> Iterator[int]:
+    """Yield the ways of drawing that give a subject inputs of their own; `Subject.draw` is set to each in turn.
+
+    Real numbers are drawn far out for a model alone whose outputs are discrete, classes, which little does not change.
+    """
+    drawn: list[Arguments] = []
+    is_real = any(tensor.is_floating_point() or tensor.is_complex() for tensor in subject.outputs.values())
+    for draw, way in enumerate(WAYS):
+        subject.draw = draw
+        made = other_inputs(subject)
+        if not (way.is_far and is_real) and not any(_are_equal(made, other) for other in drawn):
+            drawn.append(made)
+            yield draw
+
+
+def _are_equal(one: Subject | Arguments, other: Subject | Arguments) -> bool:
+    return all(map(torch.equal, _leaves(one), _leaves(other)))
 
 
 def _leaves(given: Subject | Arguments) -> list[torch.Tensor]:
     return [tensor for _, tensor in [*walk(given.args), *walk(given.kwargs)]]
 
 
-def _is_whole(tensor: torch.Tensor) -> bool:
-    return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool)
+class _Kind(NamedTuple):
+    """What other rows are: whether they go beyond the range of the first, and are those of other examples each time."""
+
+    goes_beyond: bool
+    exchanged: bool
 
 
-def other_values(tensor: torch.Tensor, seed: int) -> torch.Tensor:
-    """Return other values in the range of a tensor's own: of whole numbers another order.
-
-    Truth values, whole numbers that are all the same, and those that count up (positions) stay as they are; so do
-    tensors that hold infinities, which are masks.
-    """
-    tensor = tensor.detach()
-    generator = torch.Generator().manual_seed(seed)
-    if tensor.is_floating_point():
-        flat = tensor.reshape(-1)
-        return _mixed_with_noise(flat, _shuffled(flat, 0, generator), generator).reshape(tensor.shape)
-    if tensor.dtype is torch.bool or not tensor.dim() or _counts_up(tensor):
-        return tensor
-    return _shuffled(tensor, -1 if tensor.dim() <= _TABLE else -2, generator)
-
-
-_TABLE = 2
-"""Dimensions of an example's whole numbers in a row; with more, the last one is a tuple (a box), which stays whole."""
-
-
-def _shuffled(tensor: torch.Tensor, dim: int, generator: torch.Generator) -> torch.Tensor:
-    order = torch.randperm(tensor.size(dim), generator=generator).to(tensor.device)
-    return tensor.index_select(dim, order)
-
-
-def _mixed_with_noise(flat: torch.Tensor, mixed: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    if not flat.numel() or not bool(flat.isfinite().all()):
-        return flat
-    low, high = float(flat.min()), float(flat.max())
-    span = high - low or max(abs(low), 1.0) / 2
-    noise = torch.rand(flat.shape, generator=generator, dtype=torch.float64).to(flat.device) * span + low
-    return ((mixed.double() + noise) / 2).to(flat.dtype)
-
-
-def _counts_up(tensor: torch.Tensor) -> bool:
-    steps = tensor.diff() if tensor.dim() else tensor
-    return bool(steps.numel()) and bool((steps == 1).all())
+_KINDS = (_Kind(True, True), _Kind(False, True), _Kind(True, False), _Kind(False, False))
 
 
 class Examples:
@@ -191,26 +183,42 @@ class Examples:
             raise NotApplicableError(f"no input has a dimension {dim}, so it has no rows")
         self.count = tensors[0].size(dim)
         """How many examples the inputs hold."""
-        self._batched = {id(tensor) for tensor in tensors if tensor.size(dim) == self.count}
+        self._batched = {id(tensor): tensor for tensor in tensors if tensor.size(dim) == self.count}
 
-    def batch(
-        self, size: int, seed: int = 1, *, first_seed: int | None = None, last_seed: int | None = None
-    ) -> Arguments:
+    def batch(self, size: int, seed: int = 1, *, first_seed: int | None = None) -> Arguments:
         """Return a batch: the first example of the inputs, then others, drawn with `seed`.
 
-        With `first_seed` the first one is drawn, too; `last_seed` draws the last one otherwise.
+        With `first_seed` the first one is drawn, too.
         """
-        ends = {size - 1: seed if last_seed is None else last_seed, 0: first_seed}
+        ends = {size - 1: seed, 0: first_seed}
         return self._changed(lambda tensor: torch.cat([*self._rows(tensor, size, seed, ends)], self.dim))
+
+    def others(self, size: int, row: int = 0) -> Arguments:
+        """Return the batch with other examples in place of all but the first, or all but the last.
+
+        Their real numbers go beyond the range of the first one's, where the model takes that.
+        """
+        return self._others(size, row, self._on_others(size)[1])
+
+    def _others(self, size: int, row: int, kind: _Kind) -> Arguments:
+        ends = {0: _FIRST_SEED, size - 1: 1} if row else {0: None}
+        kept = size - 1 if row else 0
+
+        def change(tensor: torch.Tensor) -> torch.Tensor:
+            rows = [*self._rows(tensor, size, 2, ends, exchanged=kind.exchanged)]
+            made = (one if at == kept or not kind.goes_beyond else beyond(tensor, one) for at, one in enumerate(rows))
+            return torch.cat([*made], self.dim)
+
+        return self._changed(change)
 
     def last_alone(self, size: int) -> Subject:
         """Return the subject with the last example of a batch alone as its inputs."""
-        return self._subject.once(("last alone", self.dim, size), lambda: self._last_alone(size))
+        return self._subject.once(("last alone", self.dim, size, self._subject.draw), lambda: self._last_alone(size))
 
     def _last_alone(self, size: int) -> Subject:
         given = self._changed(lambda tensor: [*self._rows(tensor, size, 1, {size - 1: 1})][-1].clone())
-        other, shared = self._subject.with_inputs(*given), other_inputs(self._subject)
-        if all(torch.equal(one, two) for one, two in zip(_leaves(given), _leaves(shared), strict=True)):
+        other = self._subject.with_inputs(*given)
+        if _are_equal(given, other_inputs(self._subject)):
             other.once(PLAIN, lambda: outputs_on_other_values(self._subject))
         return other
 
@@ -223,18 +231,43 @@ class Examples:
             If the model does not take such a batch.
         """
         try:
-            return self._run(size, 1, f"in a batch of {size}")
+            return self._subject.once(("batch", self.dim, size, self._subject.draw), lambda: self._run(size))
         except ModelRaisedError as error:
             hint = "'dim' among its options names another dimension of the batch"
             raise RefusedError(f"{error}; {hint}") from error
 
-    def other_outputs(self, size: int) -> Outputs:
-        """Return the outputs of the batch with other examples after the first."""
-        return self._run(size, 2, f"in a batch of {size} with other rows")
+    def _run(self, size: int) -> Outputs:
+        """Return the outputs of a batch: with values drawn for the first example alone, if the model refuses others."""
+        way = f"in a batch of {size}"
+        try:
+            return self._subject.call(*self.batch(size), way=way)
+        except ModelRaisedError:
+            if not self._subject.wholes:
+                raise
+            self._subject.wholes.clear()
+            return self._subject.call(*self.batch(size), way=way)
 
-    def _run(self, size: int, seed: int, way: str) -> Outputs:
-        subject = self._subject
-        return subject.once(("batch", self.dim, size, seed), lambda: subject.call(*self.batch(size, seed), way=way))
+    def other_outputs(self, size: int) -> Outputs:
+        """Return the outputs of the batch with other examples after the first, as in `others`."""
+        return self._on_others(size)[0]
+
+    def _on_others(self, size: int) -> tuple[Outputs, _Kind]:
+        return self._subject.once(("others", self.dim, size, self._subject.draw), lambda: self._run_others(size))
+
+    def _run_others(self, size: int) -> tuple[Outputs, _Kind]:
+        """Return the outputs on the furthest others that the model takes, and what kind these are."""
+        call = partial(self._subject.call, way=f"in a batch of {size} with other rows")
+        made: list[Arguments] = []
+        for kind in _KINDS:
+            given = self._others(size, 0, kind)
+            if any(_are_equal(given, former) for former in made):
+                continue
+            made.append(given)
+            with contextlib.suppress(ModelRaisedError):
+                outputs = call(*given)
+                if not kind.goes_beyond or _are_finite(outputs) or not _are_finite(self.outputs(size)):
+                    return outputs, kind
+        return call(*made[-1]), _KINDS[-1]
 
     def repeated(self, size: int) -> Arguments:
         """Return a batch of the first example, so many times."""
@@ -263,17 +296,36 @@ class Examples:
         return with_inputs(self._subject, lambda tensor: change(tensor) if id(tensor) in self._batched else tensor)
 
     def _rows(
-        self, tensor: torch.Tensor, size: int, seed: int, ends: Mapping[int, int | None]
+        self, tensor: torch.Tensor, size: int, seed: int, ends: Mapping[int, int | None], *, exchanged: bool = True
     ) -> Iterator[torch.Tensor]:
         for number in range(size):
-            row, drawn_with = self._row(tensor, number % self.count), ends.get(number, seed + _MANY * number)
-            yield row if drawn_with is None else other_values(row, drawn_with)
+            drawn_with = ends.get(number, seed + _MANY * number)
+            if drawn_with is None:
+                yield self._row(tensor, number % self.count)
+            else:
+                yield self._drawn(tensor, number + (exchanged and drawn_with % _MANY != 1), drawn_with)
+
+    def _drawn(self, tensor: torch.Tensor, number: int, seed: int) -> torch.Tensor:
+        """Return another row, drawn for one of the batch; small numbers, or itself, if that gives no other."""
+        made = self._drawn_of_kind(tensor, number, seed)
+        return small_number(made) if self._is_constant and seed % 2 else made
+
+    def _drawn_of_kind(self, tensor: torch.Tensor, number: int, seed: int) -> torch.Tensor:
+        """Return values drawn for an example of the batch that this one is taken from."""
+        whole = self._subject.wholes.get(id(tensor), tensor)
+        return other_values(whole.narrow(self.dim, number % whole.size(self.dim), 1), seed, self._subject.draw)
+
+    @cached_property
+    def _is_constant(self) -> bool:
+        rows = ((tensor, self._row(tensor, 0)) for tensor in self._batched.values())
+        return all(torch.equal(row, self._drawn_of_kind(tensor, 1, 1)) for tensor, row in rows)
 
     def _row(self, tensor: torch.Tensor, number: int) -> torch.Tensor:
         return tensor.narrow(self.dim, number, 1)
 
 
 _MANY = 1000
+_FIRST_SEED = 3
 
 
 class RefusedError(NotApplicableError):
@@ -291,13 +343,23 @@ def first_example(subject: Subject, dim: int) -> Subject:
     examples = Examples(subject, dim)
     if examples.count == 1:
         return subject
-    alone = subject.once(("alone", dim), lambda: subject.with_inputs(*examples.alone()))
+    alone = subject.once(("alone", dim), lambda: _with_wholes(subject, examples.alone()))
     alone.deadline = subject.deadline
     try:
         _ = alone.outputs
     except ModelRaisedError as error:
         raise RefusedError(f"for one example alone {error}") from error
     return alone
+
+
+def _with_wholes(subject: Subject, given: Arguments) -> Subject:
+    alone = subject.with_inputs(*given)
+    alone.wholes = {id(new): old for old, new in zip(_leaves(subject), _leaves(alone), strict=True)}
+    return alone
+
+
+def _are_finite(outputs: Outputs) -> bool:
+    return all(bool(tensor.isfinite().all()) for tensor in outputs.values())
 
 
 def _arguments(subject: Subject) -> list[Any]:

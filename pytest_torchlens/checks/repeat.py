@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import TypeVar
 
 from pytest_torchlens.checks.compare import differing_outputs
 from pytest_torchlens.checks.compare import values_at
+from pytest_torchlens.checks.draws import is_whole
 from pytest_torchlens.checks.evidence import Unsteady
+from pytest_torchlens.checks.first_call import Seen
+from pytest_torchlens.checks.first_call import look_at_first_call
+from pytest_torchlens.checks.inputs import Arguments
+from pytest_torchlens.checks.inputs import inputs_of
 from pytest_torchlens.checks.inputs import other_inputs
 from pytest_torchlens.checks.places import differing
 from pytest_torchlens.checks.results import failed
@@ -18,9 +24,10 @@ from pytest_torchlens.checks.subject import OTHER_VALUES
 from pytest_torchlens.checks.subject import PLAIN
 from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
-from pytest_torchlens.checks.subject import OutOfTimeError
 from pytest_torchlens.checks.subject import Outputs
 from pytest_torchlens.checks.subject import Subject
+from pytest_torchlens.checks.vacuity import are_plainly_other
+from pytest_torchlens.checks.vacuity import dependent_outputs
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import CheckResult
 from pytest_torchlens.records import Failure
@@ -42,46 +49,75 @@ _SEED = (
 def run(subject: Subject) -> CheckResult:
     """Call the model twice: one after the other if it is in eval mode, else both times from the same state."""
     in_a_row = not subject.is_training
+    others = _others(subject) if in_a_row else None
     between: list[Outputs] = []
-    runs = _in_a_row(subject, between) if in_a_row else [_alone(subject), _alone(subject)]
+    runs = _in_a_row(subject, others, between) if in_a_row else [_alone(subject), _alone(subject)]
+    if others is not None and _say_nothing(subject, runs[0][0], between):
+        others, between = _others(subject), []
+        runs = _in_a_row(subject, others, between)
     (first, state), (second, second_state) = runs
     if not first and not second:
         raise NotApplicableError("its output holds no tensor to compare")
     differ = differing_outputs(first, second)
     changed = [name for name in state | second_state if state.get(name) != second_state.get(name)]
-    if not differ and not changed:
-        _share(subject, in_a_row, first, between)
-        return passed(NAME, len(first) + len(state), unit="outputs and states")
-    return _failure(subject, runs, differ, changed, in_a_row)
+    if differ or changed:
+        return _failure(subject, runs, differ, changed, others)
+    subject.once(PLAIN, lambda: first)
+    seen = _first_call(subject, others, next(iter(between), None))
+    if seen.failure is not None:
+        return failed(NAME, seen.failure, unseen=seen.unseen)
+    return passed(NAME, len(first) + len(state), unit="outputs and states", unseen=seen.unseen)
 
 
 _T = TypeVar("_T")
 _Run = tuple[Outputs, dict[str, str]]
 
 
-def _share(subject: Subject, in_a_row: bool, first: Outputs, between: list[Outputs]) -> None:
-    """Spare other checks these passes, if the model remembers nothing from one to the next."""
-    subject.once(PLAIN, lambda: first)
-    if in_a_row and between:
-        subject.once(OTHER_VALUES, lambda: between[0])
+def _say_nothing(subject: Subject, first: Outputs, between: list[Outputs]) -> bool:
+    """Return whether other values change no output, or raise, and those do that are drawn another way, which is set."""
+    former, says_something = subject.draw, between and are_plainly_other(first, between[0])
+    if not says_something and any(map(is_whole, inputs_of(subject).values())):
+        with contextlib.suppress(NotApplicableError):
+            dependent_outputs(subject)
+    return subject.draw != former
 
 
-def _in_a_row(subject: Subject, between: list[Outputs]) -> list[_Run]:
+def _first_call(subject: Subject, others: Arguments | None, after: Outputs | None) -> Seen:
+    """Look at what the first call leaves; spare other checks the pass on other values, if it leaves nothing."""
+    if subject.is_training:
+        return Seen(unseen=("what it keeps from its first call: in train mode layers may initialise themselves then",))
+    if others is None:
+        return Seen(unseen=("what a call leaves for other values: the inputs cannot be changed",))
+    try:
+        seen = look_at_first_call(subject, others, after)
+    except NotApplicableError as reason:  # too little time or memory
+        seen = Seen(unseen=(f"what it keeps from its first call: {reason}",))
+    if after is not None:
+        subject.once((*OTHER_VALUES, subject.draw), lambda: after)
+    return seen
+
+
+def _others(subject: Subject) -> Arguments | None:
+    try:
+        return other_inputs(subject)
+    except NotApplicableError:
+        return None
+
+
+def _in_a_row(subject: Subject, others: Arguments | None, between: list[Outputs]) -> list[_Run]:
     """Return two runs, with a call on other values between them, whose outputs are added to `between`."""
     with subject.runs(way="called twice") as call:
         first = call()
-        between += _call_on_others(subject, call)
+        between += _call_on_others(call, others)
         state = subject.state()
         return [(first, state), (call(), subject.state())]
 
 
-def _call_on_others(subject: Subject, call: Callable[..., _T]) -> list[_T]:
+def _call_on_others(call: Callable[..., _T], others: Arguments | None) -> list[_T]:
     """Return what a call on other values returns; nothing if the model does not take them."""
     try:
-        return [call(*other_inputs(subject))]
-    except OutOfTimeError:
-        raise
-    except (ModelRaisedError, NotApplicableError):
+        return [] if others is None else [call(*others)]
+    except ModelRaisedError:
         return []
 
 
@@ -90,13 +126,16 @@ def _alone(subject: Subject) -> _Run:
         return call(), subject.state()
 
 
-def _failure(subject: Subject, runs: list[_Run], differ: list[str], changed: list[str], in_a_row: bool) -> CheckResult:
+def _failure(
+    subject: Subject, runs: list[_Run], differ: list[str], changed: list[str], others: Arguments | None
+) -> CheckResult:
+    in_a_row = not subject.is_training
     is_random = bool(differ) and not (in_a_row and _repeats_from_the_start(subject, runs[0][0]))
     if not differ:
         message = f"a second call changes {', '.join(changed[:3])} once more, in {_mode(subject)} mode"
         return failed(NAME, Failure(message=message, advice=_KEEP), compared=len(changed), unit="states")
     what = f"{output_name(differ[0])} differs in a second call"
-    failure = _place(subject, what, in_a_row and not is_random)
+    failure = _place(subject, what, others, in_a_row and not is_random)
     values = failure.values or values_at(differ[0], *(outputs for outputs, _ in runs))
     cause = _RANDOM if is_random else _STATEFUL + (f": {', '.join(changed[:3])} changed" if changed else "")
     return failed(
@@ -124,12 +163,12 @@ def _repeats_from_the_start(subject: Subject, first: Outputs) -> bool:
     return not differing_outputs(first, subject.call(way="called again"))
 
 
-def _place(subject: Subject, what: str, in_a_row: bool) -> Failure:
+def _place(subject: Subject, what: str, others: Arguments | None, in_a_row: bool) -> Failure:
     """Return the first operation that differs in two recorded calls."""
     if in_a_row:
         with subject.recordings(way="called twice", save=True) as run_recorded:
             one = run_recorded()
-            _call_on_others(subject, run_recorded)
+            _call_on_others(run_recorded, others)
             other = run_recorded()
     else:
         one, other = (subject.record(way="called twice", save=True) for _ in range(2))

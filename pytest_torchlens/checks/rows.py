@@ -23,6 +23,7 @@ from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.checks import results
 from pytest_torchlens.checks.evidence import MixedRows
 from pytest_torchlens.checks.exact import exact_outputs
+from pytest_torchlens.checks.grown import lost_dim
 from pytest_torchlens.checks.inputs import Arguments
 from pytest_torchlens.checks.inputs import Examples
 from pytest_torchlens.checks.inputs import RefusedError
@@ -72,7 +73,9 @@ def run(subject: Subject, size: int = 2, dim: int = 0) -> CheckResult:
     fields: dict[str, Any] = {"unseen": tuple(found.unseen), "redrawn": given.redrawn}
     if not found.differ and not batch.last_is_as_alone(depend):
         row = _Row("last", batch.fits(size - 1), batch.with_others(size - 1))
-        found = _compare(plain, given.call(*row.others, way=f"in a batch of {size} with other rows"), row.fits, depend)
+        with contextlib.suppress(ModelRaisedError):  # which says nothing of rows
+            others = given.call(*row.others, way=f"in a batch of {size} with other rows")
+            found = _compare(plain, others, row.fits, depend, found)
     if not found.differ:
         return results.passed(NAME, found.count, **fields)
     if note := _only_rounding(batch, row, found):
@@ -122,7 +125,10 @@ class _Batch(NamedTuple):
 
         def grown(path: str, output: torch.Tensor) -> list[torch.Tensor]:
             reference = (self.alone or {}).get(path)
-            return [] if reference is None or reference.shape == output.shape else list(fit(output, reference))
+            if reference is None or reference.shape == output.shape:
+                return []
+            lost = lost_dim(tuple(reference.shape), tuple(output.shape), self.size)
+            return list(fit(output, reference)) if lost is None else [output.select(lost, row)]
 
         return grown if self.alone is not None else lambda _, output: self._along(output, row)
 
@@ -135,12 +141,11 @@ class _Batch(NamedTuple):
 
     def with_others(self, row: int) -> Arguments:
         """Return the batch with other rows in place of all but the first, or all but the last."""
-        ends = {"first_seed": _FIRST_SEED, "last_seed": 1} if row else {}
-        return self.examples.batch(self.size, seed=2, **ends)
+        return self.examples.others(self.size, row)
 
     def changes(self) -> list[Arguments]:
         """Return the batch with other rows after the first, and with another first row."""
-        return [self.with_others(0), self.examples.batch(self.size, first_seed=_FIRST_SEED)]
+        return [self.with_others(0), self.examples.batch(self.size, first_seed=_SEED)]
 
     def last_is_as_alone(self, depend: set[str]) -> bool:
         """Return whether the last row is what it gives alone, so that no other row can have changed it plainly.
@@ -161,7 +166,7 @@ class _Batch(NamedTuple):
         return True
 
 
-_FIRST_SEED = 3
+_SEED = 3
 
 
 def _is_near(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -178,7 +183,8 @@ class _Found:
     unseen: list[str] = field(default_factory=list)
 
 
-def _compare(plain: Outputs, others: Outputs, fits: Fits, depend: set[str]) -> _Found:
+def _compare(plain: Outputs, others: Outputs, fits: Fits, depend: set[str], former: _Found | None = None) -> _Found:
+    """Return what differs in a row; the former comparison, if there is one and nothing can be compared here."""
     found = _Found()
     for path, output in plain.items():
         name, other = output_name(path), others.get(path)
@@ -192,24 +198,24 @@ def _compare(plain: Outputs, others: Outputs, fits: Fits, depend: set[str]) -> _
             pairs = list(zip(rows, fits(path, other), strict=True))
             if not any(fingerprint(one) == fingerprint(two) for one, two in pairs):
                 found.differ[path] = pairs[0]
-    return found
+    return found if found.count or former is None else former
 
 
 def _only_rounding(batch: _Batch, row: _Row, found: _Found) -> str:
-    """Return a note if other rows change shapes on the way, as routes of tokens do, and the outputs by rounding alone.
+    """Return a note if other rows change shapes or places on the way, as routes of tokens do, and outputs by rounding.
 
-    A kernel rounds otherwise at another shape.  The note is empty if that does not explain the difference.
+    A kernel rounds otherwise at another shape or place.  The note is empty if that does not explain the difference.
     """
     given = batch.subject
     plain, others = given.record(*batch.examples.batch(batch.size)), given.record(*row.others)
-    label = _first_other_shape(plain, others)
+    label = _first_other_shape(plain, others) or _first_other_place(batch, plain, next(iter(found.differ)))
     if not label:
         return ""
     exact = exact_outputs(given, plain).outputs
     for path, (one, two) in found.differ.items():
         if not judge(two, one, row.fits(path, exact[path])[0]).within:
             return ""
-    return f"bits differ, by what rounding explains: from {label} on, shapes depend on the values of other rows"
+    return f"bits differ, by what rounding explains: from {label} on, shapes or places depend on other rows"
 
 
 def _first_other_shape(one: ModelHistory, other: ModelHistory) -> str:
@@ -221,6 +227,22 @@ def _first_other_shape(one: ModelHistory, other: ModelHistory) -> str:
         if [value.shape for value in calls[0].outputs] != [value.shape for value in calls[1].outputs]:
             return one.label(pair.one)
     return ""
+
+
+def _is_real(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def _first_other_place(batch: _Batch, plain: ModelHistory, path: str) -> str:
+    """Return the label of the first operation that mixes rows, if it gives whole numbers: the places of all rows."""
+    try:
+        number = _first_mixing(batch.subject, plain, path, batch.changes())
+    except OutOfTimeError:
+        raise
+    except Exception:  # noqa: BLE001 - any call may raise when it is run again
+        return ""
+    outputs = plain.recording.calls[number].outputs if number is not None else ()
+    return plain.label(number or 0) if outputs and any(not _is_real(value.dtype) for value in outputs) else ""
 
 
 def _failure(batch: _Batch, what: str, path: str, values: str) -> tuple[Failure, tuple[str, ...]]:

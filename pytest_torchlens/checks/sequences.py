@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from pytest_torchlens.capture.looks import named_modules
+from pytest_torchlens.checks.draws import other_values
 from pytest_torchlens.checks.inputs import arguments_by_name
 from pytest_torchlens.checks.inputs import check_argument
-from pytest_torchlens.checks.inputs import other_values
 from pytest_torchlens.checks.inputs import takes
 from pytest_torchlens.checks.inputs import with_inputs
 from pytest_torchlens.checks.subject import ModelRaisedError

@@ -7,8 +7,10 @@ read, and nothing left of a size that came before.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from collections.abc import Iterator
+from functools import partial
 
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.values import value_of
@@ -18,6 +20,9 @@ from pytest_torchlens.checks.compare import compare
 from pytest_torchlens.checks.compare import differing_outputs
 from pytest_torchlens.checks.compare import passed_all
 from pytest_torchlens.checks.compare import raised_when_recorded
+from pytest_torchlens.checks.first_call import as_before_calls
+from pytest_torchlens.checks.grown import failure_of_lost_dim
+from pytest_torchlens.checks.grown import without_rows
 from pytest_torchlens.checks.inputs import Arguments
 from pytest_torchlens.checks.inputs import Examples
 from pytest_torchlens.checks.inputs import RefusedError
@@ -32,7 +37,9 @@ from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import Outputs
 from pytest_torchlens.checks.subject import Subject
+from pytest_torchlens.checks.vacuity import Find
 from pytest_torchlens.checks.vacuity import dependent
+from pytest_torchlens.checks.vacuity import dependent_in_batch
 from pytest_torchlens.checks.vacuity import dependent_outputs
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import CheckResult
@@ -63,11 +70,12 @@ def run(subject: Subject, sizes: str = "", dim: int = 0) -> CheckResult:
         The dimension of the batch.
     """
     claimed = split_names([sizes])
-    subject = dependent(subject)
+    find = _dependent_in_batch(dim)
+    subject = dependent(as_before_calls(subject), find)
     tried = {
-        "batch": lambda: _batches(subject, dim),
-        "image": lambda: _other_sizes(subject, image_sizes(subject)),
-        "sequence": lambda: _other_sizes(subject, sequence_sizes(subject)),
+        "batch": lambda: _batches(subject, dim, find),
+        "image": lambda: _other_sizes(subject, image_sizes(subject), find(subject)),
+        "sequence": lambda: _other_sizes(subject, sequence_sizes(subject), find(subject)),
     }
     found: list[CheckResult] = []
     ways: list[str] = []
@@ -94,6 +102,17 @@ def run(subject: Subject, sizes: str = "", dim: int = 0) -> CheckResult:
     )
 
 
+def _dependent_in_batch(dim: int) -> Find:
+    """Return what finds the outputs that depend on the input, alone or in a batch, if the model takes one."""
+
+    def find(subject: Subject) -> set[str]:
+        with contextlib.suppress(NotApplicableError):
+            return dependent_in_batch(dim, 2)(subject)
+        return dependent_outputs(subject)
+
+    return find
+
+
 class _SizeRefusedError(Exception):
     """The model raised on inputs of another size."""
 
@@ -109,22 +128,30 @@ Found = Iterator[tuple[str, CheckResult]]
 # -- batches ---------------------------------------------------------------------------------------------------------
 
 
-def _batches(subject: Subject, dim: int) -> Found:
+def _batches(subject: Subject, dim: int, find: Find) -> Found:
     """Compare each row of a batch with the example alone, and look at what the batch leaves."""
     try:
         alone = first_example(subject, dim)
     except RefusedError as error:
         raise NotApplicableError(str(error)) from error
     examples, way = Examples(alone, dim), f"in a batch of {_BATCH}"
-    given = examples.batch(_BATCH)
-    outputs = _taken(alone, given, way)
-    if failure := _sizes_differ(alone, examples, outputs):
+    try:
+        given = examples.batch(_BATCH)
+        outputs = _taken(alone, given, way)
+    except _SizeRefusedError:
+        if not alone.wholes:
+            raise
+        alone.wholes.clear()  # it may take no other examples in this order, as of lengths
+        given = examples.batch(_BATCH)
+        outputs = _taken(alone, given, way)
+    lost = failure_of_lost_dim(alone, given, outputs, _BATCH)
+    if failure := lost or _sizes_differ(alone, examples, outputs):
         yield way, results.failed(NAME, failure, redrawn=subject.redrawn)
-    if not alone.draws:
+    if not alone.draws and len(without_rows(alone.outputs, outputs)) < len(alone.outputs):
         for row in range(_BATCH):
             single = alone if row == 0 else alone.with_inputs(*_row(alone, examples, given, row))
-            yield way, _row_result(single, alone, given, outputs, row, way)
-    yield from _kept(alone, Size(way, given))
+            yield way, _row_result(single, alone, given, outputs, row, find(alone))
+    yield from _kept(alone, Size(way, given), find(alone))
 
 
 def _row(alone: Subject, examples: Examples, given: Arguments, row: int) -> Arguments:
@@ -132,11 +159,15 @@ def _row(alone: Subject, examples: Examples, given: Arguments, row: int) -> Argu
     return Examples(batch, examples.dim).alone(row)
 
 
-def _row_result(single: Subject, alone: Subject, given: Arguments, outputs: Outputs, row: int, way: str) -> CheckResult:
+def _row_result(
+    single: Subject, alone: Subject, given: Arguments, outputs: Outputs, row: int, depend: set[str]
+) -> CheckResult:
+    way = f"in a batch of {_BATCH}"
     words = f"as row {row} {way}"
     fit = first_of(_BATCH, row)
-    depend = dependent_outputs(alone)
-    return compare(NAME, single, outputs, lambda: alone.record(*given, way=way), words, _ADVICE_ROWS, fit, depend)
+    left_out = without_rows(alone.outputs, outputs)
+    record = partial(alone.record, *given, way=way)
+    return compare(NAME, single, outputs, record, words, _ADVICE_ROWS, fit, depend, left_out)
 
 
 def _sizes_differ(alone: Subject, examples: Examples, outputs: Outputs) -> Failure | None:
@@ -173,10 +204,10 @@ def _failure_of_size(alone: Subject, examples: Examples, what: str, path: str) -
 # -- images and sequences --------------------------------------------------------------------------------------------
 
 
-def _other_sizes(subject: Subject, sizes: Iterator[list[Size]]) -> Found:
+def _other_sizes(subject: Subject, sizes: Iterator[list[Size]], depend: set[str]) -> Found:
     for alternatives in sizes:
         size, outputs = _first_taken(subject, alternatives)
-        yield from _kept(subject, size)
+        yield from _kept(subject, size, depend)
         if failure := _unread(subject, size, outputs):
             yield size.way, results.failed(NAME, failure, redrawn=subject.redrawn)
 
@@ -200,7 +231,7 @@ def _taken(subject: Subject, given: Arguments, way: str) -> Outputs:
         raise _SizeRefusedError(raised_when_recorded(subject, error, given)) from error
 
 
-def _kept(subject: Subject, size: Size) -> Found:
+def _kept(subject: Subject, size: Size, depend: set[str]) -> Found:
     """Compare each of two sizes after the other with the same size alone."""
     other, first = subject.with_inputs(*size.given), Arguments(subject.args, subject.kwargs)
     for reference, before, way in (
@@ -215,7 +246,7 @@ def _kept(subject: Subject, size: Size) -> Found:
                 failure = results.failure_of_raise(None, ModelRaisedError(way, error.error), _ADVICE_KEPT)
                 yield way, results.failed(NAME, failure, redrawn=subject.redrawn)
                 return
-        record, depend = _recorder(subject, before, reference), dependent_outputs(subject)
+        record = _recorder(subject, before, reference)
         yield size.way, compare(NAME, reference, outputs, record, way, _ADVICE_KEPT, depend=depend)
 
 

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import torch
 
+from pytest_torchlens.checks.draws import other_values
 from pytest_torchlens.checks.exact import is_discrete
 from pytest_torchlens.checks.inputs import Arguments
 from pytest_torchlens.checks.inputs import inputs_of
-from pytest_torchlens.checks.inputs import other_values
 from pytest_torchlens.checks.inputs import with_inputs
 from pytest_torchlens.checks.subject import Subject
 
@@ -84,9 +84,13 @@ def _is_table(tensor: torch.Tensor) -> bool:
 
 def _size(subject: Subject, dims: _Dims, size: tuple[int, ...], way: str) -> Size:
     def change(function: Callable[[torch.Tensor], torch.Tensor]) -> Arguments:
-        return with_inputs(subject, lambda tensor: function(tensor) if dims.has_it(tensor) else tensor)
+        return with_inputs(
+            subject, lambda tensor: function(tensor) if dims.has_it(tensor) or _says(tensor, dims.first) else tensor
+        )
 
     def resized(tensor: torch.Tensor) -> torch.Tensor:
+        if _says(tensor, dims.first):
+            return torch.tensor(size, dtype=tensor.dtype, device=tensor.device).expand_as(tensor).clone()
         for dim, length in zip(dims.dims, size, strict=True):
             tensor = _of_length(tensor.detach(), dim, length)
         return tensor if is_discrete(tensor) else other_values(tensor, seed=5)
@@ -97,12 +101,22 @@ def _size(subject: Subject, dims: _Dims, size: tuple[int, ...], way: str) -> Siz
         return Size(way, given)
     beyond = [(dim, more) for dim, _, more in grown]
     ends = [(dim, max(1, min(more, old // 2))) for dim, old, more in grown]
+
+    def other_end(tensor: torch.Tensor, made: torch.Tensor, parts: list[tuple[int, int]]) -> torch.Tensor:
+        return made if _says(tensor, dims.first) else _end_changed(made, parts)
+
     return Size(
         way,
         given,
-        change(lambda tensor: _end_changed(resized(tensor), beyond)),
-        change(lambda tensor: _end_changed(tensor.detach(), ends)),
+        change(lambda tensor: other_end(tensor, resized(tensor), beyond)),
+        change(lambda tensor: other_end(tensor, tensor.detach(), ends)),
     )
+
+
+def _says(tensor: torch.Tensor, size: tuple[int, ...]) -> bool:
+    """Return whether a tensor holds the sizes of images as numbers."""
+    is_of_images = len(size) > 1 and is_discrete(tensor) and tensor.dim() and tensor.size(-1) == len(size)
+    return bool(is_of_images) and bool((tensor == torch.tensor(size, device=tensor.device)).all())
 
 
 def _of_length(tensor: torch.Tensor, dim: int, length: int) -> torch.Tensor:

@@ -32,6 +32,7 @@ from pytest_torchlens.capture.record import seed_all
 from pytest_torchlens.capture.saving import SaveOptions
 from pytest_torchlens.checks.catalog import DEFAULT_SECONDS
 from pytest_torchlens.checks.evidence import Evidence
+from pytest_torchlens.checks.uncalled import Uncalled
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.history_options import TraceOptions
 
@@ -73,6 +74,8 @@ class Tools:
         no process is to be started.
     witness
         Gets what a failed check accuses.
+    uncalled
+        A copy of the model from before its first call; None if it cannot be copied.
     """
 
     snapshot: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Snapshot]
@@ -80,6 +83,7 @@ class Tools:
     build: Callable[[], nn.Module] | None = None
     child: Callable[[bytes, float], bytes] | None = None
     witness: Callable[[Evidence], object] = lambda evidence: None
+    uncalled: Uncalled | None = None
 
 
 class NotApplicableError(Exception):
@@ -160,6 +164,10 @@ class Subject:
         """When the check that runs now must end, in seconds of `time.monotonic`."""
         self.redrawn = False
         """Whether its weights were drawn anew."""
+        self.draw = 0
+        """How other values are drawn for its inputs: the number of a way in `checks.draws`."""
+        self.wholes: dict[int, torch.Tensor] = {}
+        """The tensors of the batch that those of its inputs are taken from, by id of these."""
         self._made: dict[tuple[Any, ...], Any] = {}
         self._draws = False
         """Whether a pass has drawn random numbers in the model's own mode."""
@@ -317,15 +325,23 @@ class Subject:
 
     def of(self, model: nn.Module) -> Subject:
         """Return a subject of a copy of the model, whose weights are nobody's, with the same inputs."""
-        return self._like(model, self.args, self.kwargs, Weights([]))
+        return self._like(model, self.args, self.kwargs, Weights([]), self.wholes)
 
     def around(self, model: nn.Module) -> Subject:
         """Return a subject of a module around the model, which has its weights, with the same inputs."""
-        return self._like(model, self.args, self.kwargs, self._weights)
+        return self._like(model, self.args, self.kwargs, self._weights, self.wholes)
 
-    def _like(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], weights: Weights) -> Subject:
+    def _like(
+        self,
+        model: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        weights: Weights,
+        wholes: dict[int, torch.Tensor] | None = None,
+    ) -> Subject:
         other = Subject(model, args, kwargs, tools=self.tools, seed=self.seed, weights=weights)
-        other.deadline, other.redrawn = self.deadline, self.redrawn
+        other.deadline, other.redrawn, other.draw = self.deadline, self.redrawn, self.draw
+        other.wholes = wholes or {}
         return other
 
     def _given(

@@ -16,6 +16,7 @@ from torch import nn
 from pytest_torchlens.capture.looks import named_buffers
 from pytest_torchlens.capture.looks import named_parameters
 from pytest_torchlens.checks.inputs import Examples
+from pytest_torchlens.checks.inputs import draws_of
 from pytest_torchlens.checks.inputs import outputs_on_other_values
 from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
@@ -54,9 +55,13 @@ def dependent_in_batch(dim: int, size: int) -> Find:
         alone = dependent_outputs(subject)
         if len(alone) == len(subject.outputs):
             return alone
-        examples = Examples(subject, dim)
-        plain, others = examples.outputs(size), examples.other_outputs(size)
-        return alone | {path for path, one in plain.items() if _changes(one, others.get(path))}
+        for _ in draws_of(subject) if not alone else [subject.draw]:
+            examples = Examples(subject, dim)
+            plain, others = examples.outputs(size), examples.other_outputs(size)
+            if found := {path for path, one in plain.items() if _changes(one, others.get(path))}:
+                return alone | found
+        subject.draw = subject.draw if alone else 0
+        return alone
 
     return find
 
@@ -84,11 +89,19 @@ _CONSTANT = "no output depends on the input by more than what rounding explains"
 def _find_dependent(subject: Subject) -> set[str]:
     if not subject.outputs:
         raise NotApplicableError("its output holds no tensor to compare")
-    try:
-        changed = outputs_on_other_values(subject)
-    except ModelRaisedError as error:
-        raise NotApplicableError(f"{error}, so nothing shows that its output depends on them") from error
-    return depending(subject, changed)
+    raised: list[ModelRaisedError] = []
+    for _ in draws_of(subject):
+        try:
+            changed = outputs_on_other_values(subject)
+        except ModelRaisedError as error:
+            raised.append(error)
+            continue
+        if found := depending(subject, changed):
+            return found
+    subject.draw = 0
+    if raised:
+        raise NotApplicableError(f"{raised[0]}, so nothing shows that its output depends on them") from raised[0]
+    return set()
 
 
 def depending(subject: Subject, changed: Outputs) -> set[str]:
@@ -102,6 +115,11 @@ def _depends(subject: Subject, path: str, one: torch.Tensor, other: torch.Tensor
     if other is None or not one.is_floating_point() or torch.equal(one, other):
         return False
     return rms(in_doubles(other) - in_doubles(one)) > CLEARLY * judge(one, one, subject.exact[path]).limit
+
+
+def are_plainly_other(outputs: Outputs, others: Outputs) -> bool:
+    """Return whether an output is plainly another one."""
+    return any(_changes(one, others.get(path)) for path, one in outputs.items())
 
 
 def _changes(one: torch.Tensor, other: torch.Tensor | None) -> bool:

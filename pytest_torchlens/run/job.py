@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import replace
+from functools import cached_property
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,6 +73,8 @@ if TYPE_CHECKING:
 
     from pytest_torchlens.baseline.policy import Policy
     from pytest_torchlens.capture import Recording
+    from pytest_torchlens.checks.catalog import PlannedCheck
+    from pytest_torchlens.checks.uncalled import Uncalled
     from pytest_torchlens.report import Graphs
     from pytest_torchlens.run.run_options import RunOptions
     from pytest_torchlens.zoo import Inputs
@@ -258,12 +261,13 @@ class _Job:
         self.enter(Stage.INPUTS)
         inputs = self.case.make_inputs(model)
         self.fields["inputs"] = describe_arguments(model, *inputs)
+        uncalled = self.copied(model)
         self.enter(Stage.FORWARD)
         self.forward(model, inputs)
         # New inputs, because the model may have written to the first ones.
         history = self.record(model, self.case.make_inputs(model))
         self.fields.update(history=history, record_ms=history.elapsed_time_total * 1e3)
-        self.check(model)
+        self.check(model, uncalled)
         if self.options.folder or self.options.graphs:
             self.enter(Stage.DRAW)
             self.describe(model, history)
@@ -274,18 +278,32 @@ class _Job:
         known = self.fields.get("statistics"), self.fields.get("measurements")
         self.audit(Subject(history, *known, ModelFacts.of(model)))
 
-    def check(self, model: nn.Module) -> None:
-        """Run the checks that the options or the zoo file name; one that fails fails the model."""
-        settings = self.case.settings
-        plan = plan_checks(self.options.checks, settings.checks, self.options.own_checks)
+    def copied(self, model: nn.Module) -> Uncalled | None:
+        """Return a copy of the model before it is called, if there are checks that may compare with it."""
+        if not self.plan:
+            return None
+        from pytest_torchlens.checks.uncalled import Uncalled  # most runs have no checks
+
+        return Uncalled.of(model, is_new=True)
+
+    @cached_property
+    def plan(self) -> tuple[PlannedCheck, ...]:
+        """The checks that the options or the zoo file name."""
+        return plan_checks(self.options.checks, self.case.settings.checks, self.options.own_checks)
+
+    def check(self, model: nn.Module, uncalled: Uncalled | None) -> None:
+        """Run the checks; one that fails fails the model."""
+        settings, plan = self.case.settings, self.plan
         if not plan:
             return
         from pytest_torchlens.run.checks import check_model  # most runs have no checks
 
         self.enter(Stage.CHECK)
         other = replace(self.case, settings=replace(settings, seed=settings.seed + 1))  # nothing agrees by its seed
-        self.fields["checks"] = check_model(model, self.case.make_inputs(model), plan, settings.seed, other.build)
-        if any(result.fails for result in self.fields["checks"]) and "outcome" not in self.fields:
+        inputs = self.case.make_inputs(model)
+        found = check_model(model, inputs, plan, settings.seed, other.build, uncalled=uncalled)
+        self.fields["checks"] = found
+        if any(result.fails for result in found) and "outcome" not in self.fields:
             self.fields.update(outcome=Outcome.FAILED, stage=Stage.CHECK)
 
     def audit(self, subject: Subject) -> None:

@@ -14,6 +14,7 @@ from pytest_torchlens.checks.catalog import known_checks
 from pytest_torchlens.checks.frame import run_checks
 from pytest_torchlens.checks.subject import Subject
 from pytest_torchlens.checks.subject import Tools
+from pytest_torchlens.checks.uncalled import Uncalled
 from pytest_torchlens.records import CheckResult
 from pytest_torchlens.run.preserved_state import preserved_global_state
 from pytest_torchlens.validate.state import ModelState
@@ -59,7 +60,8 @@ class Branching(Waves):
 
 def subject_of(model: nn.Module, *args: Any, seed: int | None = 0, **kwargs: Any) -> Subject:
     """Return a subject of these inputs."""
-    tools = Tools(snapshot=ModelState, preserved=preserved_global_state)
+    uncalled = Uncalled.of(model, is_new=False)
+    tools = Tools(snapshot=ModelState, preserved=preserved_global_state, uncalled=uncalled)
     return Subject(model, args, kwargs, tools=tools, seed=seed)
 
 

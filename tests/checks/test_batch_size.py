@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -114,3 +115,52 @@ def test_random_numbers_are_not_applicable() -> None:
     result = check("batch-size", nn.Sequential(nn.Linear(16, 4), nn.Dropout()).train(), X)
     assert result.status is CheckStatus.NOT_APPLICABLE
     assert "draws random numbers (dropout_1_2)" in result.reason
+
+
+@pytest.mark.parametrize("name", ["batch-size", "shapes"])
+def test_a_mean_loss_is_left_out_beside_what_has_rows(name: str) -> None:
+    class WithLoss(nn.Module):
+        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"loss": nn.functional.cross_entropy(x, labels), "logits": x * 2}
+
+    result = check(name, WithLoss(), torch.rand(2, 16), torch.tensor([3, 5]))
+    assert result.status is CheckStatus.PASSED
+    assert result.unseen[0] == "output 'loss' has no rows: its shape is () in a batch"
+
+
+@pytest.mark.parametrize("name", ["batch-size", "shapes"])
+@pytest.mark.parametrize("channels", [1, 4])
+def test_a_squeeze_that_takes_the_dimension_of_the_batch_away_is_found(name: str, channels: int) -> None:
+    class Squeezed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(16, channels)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x).squeeze().sin()  # of the batch, too
+
+    result = check(name, Squeezed(), X)
+    assert result.status is CheckStatus.FAILED
+    assert result.operation == "squeeze_1_2"
+    assert line_of(result).endswith("# of the batch, too")
+    assert check("rows", Squeezed(), X).status is CheckStatus.PASSED
+
+
+def test_rows_of_a_model_that_squeezes_are_still_told_apart() -> None:
+    class Mixed(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.squeeze().softmax(0)  # over the batch, if there is one
+
+    result = check("rows", Mixed(), X)
+    assert result.status is CheckStatus.FAILED
+    assert line_of(result).endswith("# over the batch, if there is one")
+
+
+def test_an_error_that_all_elements_share_is_small_by_chance_in_one_pass() -> None:
+    class Shared(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            angle = x[:, :1] * (1 + (len(x) - 1) * 2**-23)  # one unit in the last place
+            return (angle * 1e4).sin().expand(-1, 2000) * 1.5
+
+    result = check("batch-size", Shared(), torch.full((1, 2), 0.5 + 8 / 97))
+    assert result.status is CheckStatus.PASSED

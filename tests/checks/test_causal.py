@@ -97,8 +97,8 @@ def test_an_operation_that_reads_later_positions_is_found(model: type[Decoder], 
     assert line_of(result).endswith(line)
 
 
-@pytest.mark.parametrize(("first", "last"), [(0, 4), (12, 16)])
-def test_attention_in_both_directions_over_some_positions_at_an_end_is_found(first: int, last: int) -> None:
+@pytest.mark.parametrize(("first", "last"), [(0, 4), (12, 16), (3, 6), (4, 8), (10, 12)])
+def test_attention_in_both_directions_over_some_positions_is_found(first: int, last: int) -> None:
     class Partly(Decoder):
         def mix(self, x: torch.Tensor) -> torch.Tensor:
             q, k, v = self.project(x).chunk(3, -1)
@@ -109,6 +109,29 @@ def test_attention_in_both_directions_over_some_positions_at_an_end_is_found(fir
     result = check("causal", Partly(), TOKENS, ids="tokens")
     assert result.status is CheckStatus.FAILED
     assert result.operation.startswith("scaleddotproductattention_")
+
+
+def test_across_how_many_positions_it_did_not_look_is_said() -> None:
+    tokens = torch.randint(0, 20, (1, 40), generator=torch.Generator().manual_seed(0))
+    assert check("causal", Decoder(), TOKENS, ids="tokens").unseen == ()
+    result = check("causal", Decoder(), tokens, ids="tokens")
+    assert result.unseen == ("what is read across 32 of 39 positions",)
+
+
+def test_a_model_that_mixes_examples_or_takes_one_alone_is_not_blamed_for_it() -> None:
+    class Mixed(Decoder):
+        def mix(self, x: torch.Tensor) -> torch.Tensor:
+            return super().mix(x - x.mean(0) / len(x) + x / len(x))
+
+    class Single(Decoder):
+        def mix(self, x: torch.Tensor) -> torch.Tensor:
+            assert len(x) == 1
+            return super().mix(x)
+
+    assert check("causal", Mixed(), TOKENS, ids="tokens").status is CheckStatus.PASSED
+    result = check("causal", Single(), TOKENS, ids="tokens")
+    assert result.status is CheckStatus.PASSED
+    assert "across other positions than 1, 7, 15: the model raised AssertionError in a batch of 12" in result.unseen[0]
 
 
 def test_a_change_through_what_has_no_positions_is_said() -> None:

@@ -136,3 +136,33 @@ def test_an_output_without_tensors_is_not_applicable() -> None:
             return "hello"
 
     assert check("repeat", Talking(), X).reason == "its output holds no tensor to compare"
+
+
+def test_a_bag_of_tokens_is_called_with_another_bag() -> None:
+    class KeepsAMean(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.embed = nn.Embedding(9, 4)
+            self.mean: torch.Tensor | None = None
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            y = self.embed(tokens).amax(1)
+            self.mean = y.mean() if self.mean is None else self.mean
+            return y - self.mean  # of the first bag
+
+    result = check("repeat", KeepsAMean().eval(), torch.tensor([[1, 5, 2, 7]]))
+    assert result.status is CheckStatus.FAILED
+    assert line_of(result).endswith("# of the first bag")
+
+
+def test_a_model_that_takes_no_other_values_says_so() -> None:
+    class Strict(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if not torch.equal(x, X):
+                raise ValueError("only X")
+            return x * 2
+
+    result = check("repeat", Strict().eval(), X)
+    assert result.status is CheckStatus.PASSED
+    assert result.unseen == ("what it keeps from its first call: the model raised ValueError on other values: only X",)

@@ -46,6 +46,32 @@ class Windows(nn.Module):
         return windows.reshape(n, 4, c, h // 2, w // 2).amax((1, 3, 4))
 
 
+class Scaled(nn.Module):
+    """Divides by the largest number of the batch, but by no less than one."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.relu() / x.amax().clamp(min=1)  # the largest
+
+
+def test_what_only_larger_numbers_in_other_rows_change_is_found() -> None:
+    result = check("rows", Scaled(), torch.rand(1, 4))
+    assert result.status is CheckStatus.FAILED
+    assert line_of(result).endswith("# the largest")
+
+
+def test_numbers_that_a_model_does_not_take_are_not_drawn_beyond_the_range() -> None:
+    class Overflows(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.eye(len(x)) @ (x * 40).exp()
+
+    class Binned(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.arange(11.0)[(x * 10).long()]
+
+    assert check("rows", Overflows(), torch.rand(1, 4)).status is CheckStatus.PASSED
+    assert check("rows", Binned(), torch.rand(1, 4)).status is CheckStatus.PASSED
+
+
 class WithLoss(nn.Module):
     """Has an output that no row owns."""
 
@@ -161,6 +187,24 @@ class Paired(nn.Module):
         return y, y @ y.T
 
 
+class Gathered(nn.Module):
+    """Sorts the tokens of all rows by their expert, and sums up at places that depend on it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = x.reshape(-1, 8)
+        order = (tokens.sum(1) > 4).long().argsort(stable=True)
+        noise = order.argsort()[:, None] * 1e-8  # as a kernel rounds at another place
+        return (tokens + noise).reshape(x.shape)
+
+
+def test_places_in_an_order_of_all_rows_may_round_otherwise() -> None:
+    result = check("rows", Gathered(), SEQUENCE)
+    assert result.status is CheckStatus.PASSED
+    assert result.notes == (
+        "bits differ, by what rounding explains: from argsort_1_5 on, shapes or places depend on other rows",
+    )
+
+
 def test_routes_change_shapes_and_round_otherwise() -> None:
     torch.manual_seed(0)
     assert check("rows", Routed(), SEQUENCE).status is CheckStatus.PASSED
@@ -178,6 +222,108 @@ def test_a_table_of_pairs_has_no_rows_and_an_output_may_have_its_rows_elsewhere(
     assert (result.status, result.compared) == (CheckStatus.PASSED, 1)
     assert "output '1' has no rows: its shape is (2, 2) in a batch" in result.unseen
     assert check("rows", Swapped(), torch.rand(1, 4, 3)).status is CheckStatus.PASSED
+
+
+class Bag(nn.Module):
+    """Adds up embedded tokens, whatever their order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = nn.Embedding(20, 8)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.embed(tokens).sum(1)  # type: ignore[no-any-return]
+
+
+class CentredBag(Bag):
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        y = super().forward(tokens)
+        return y - y.mean(0)  # over bags
+
+
+class AtTheLargest(Bag):
+    """Takes the place of the largest token, as of an end of text."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.embed(tokens.gather(1, tokens.argmax(1, keepdim=True)))  # type: ignore[no-any-return]
+
+
+TOKENS = torch.randint(0, 20, (1, 9), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("name", ["rows", "batch-size", "shapes"])
+def test_bags_of_tokens_are_compared_with_other_bags(name: str) -> None:
+    assert check(name, Bag(), TOKENS).status is CheckStatus.PASSED
+    assert check(name, AtTheLargest(), TOKENS).status is CheckStatus.PASSED
+    result = check(name, CentredBag(), TOKENS)
+    assert result.status is CheckStatus.FAILED
+    assert line_of(result).endswith("# over bags")
+
+
+def test_sizes_among_the_inputs_that_cannot_change_stay() -> None:
+    class Tiled(nn.Module):
+        def forward(self, x: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+            return x.reshape(len(x), *grid[0].tolist()).mean(-1)  # of each line
+
+    assert check("rows", Tiled(), torch.rand(1, 6), torch.tensor([[2, 3]])).status is CheckStatus.PASSED
+    assert check("rows", Tiled(), torch.rand(1, 24), torch.tensor([[4, 2, 3]])).status is CheckStatus.PASSED
+
+
+def test_classes_that_little_does_not_change_are_compared_on_inputs_that_are_far_out() -> None:
+    class Classes(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x.sum(1) > 6).long()
+
+    class OfTheBatch(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x.sum(1) + x.abs().sum() > 9).long()  # over the batch
+
+    x = torch.tensor([[0.4, 0.5, 0.6, 0.5]])
+    assert check("rows", Classes(), x).status is CheckStatus.PASSED
+    result = check("rows", OfTheBatch(), x)
+    assert result.status is CheckStatus.FAILED
+    assert line_of(result).endswith("# over the batch")
+
+
+@pytest.mark.parametrize("name", ["rows", "batch-size"])
+def test_single_numbers_of_examples_are_those_of_others(name: str) -> None:
+    class Rated(Bag):
+        def forward(self, users: torch.Tensor) -> torch.Tensor:
+            y = self.embed(users)
+            return y - y.mean(0)  # over users
+
+    class UpToTheLongest(Bag):
+        def forward(self, tokens: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+            return super().forward(tokens[:, : int(lengths.max())])
+
+    result = check(name, Rated(), torch.tensor([3]))
+    assert result.status is CheckStatus.FAILED
+    assert line_of(result).endswith("# over users")
+    tokens = TOKENS.expand(2, -1)
+    assert check(name, UpToTheLongest(), tokens, torch.tensor([9, 4])).status is CheckStatus.FAILED
+    assert check(name, UpToTheLongest(), tokens, torch.tensor([9, 9])).status is CheckStatus.PASSED
+
+
+def test_lengths_that_must_stay_in_order_stay() -> None:
+    class Packed(Bag):
+        def forward(self, tokens: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+            packed = nn.utils.rnn.pack_padded_sequence(self.embed(tokens), lengths, batch_first=True)
+            return nn.utils.rnn.pad_packed_sequence(packed, batch_first=True)[0][:, :2].sum(1)
+
+    for lengths in ([9, 4], [9, 7, 4]):
+        tokens = TOKENS.expand(len(lengths), -1)
+        assert check("rows", Packed(), tokens, torch.tensor(lengths), size=len(lengths)).status is CheckStatus.PASSED
+
+
+def test_rows_of_examples_that_are_padded_otherwise_are_tried() -> None:
+    class Trimmed(Bag):
+        def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            longest = int(mask.sum(1).max())
+            return self.embed(tokens)[:, :longest].mean(1)
+
+    mask = torch.arange(9) < torch.tensor([[6], [9]])
+    assert check("rows", Trimmed(), TOKENS.expand(2, -1), mask).status is CheckStatus.FAILED
 
 
 def test_the_dimension_of_the_batch_is_an_option() -> None:

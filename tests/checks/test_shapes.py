@@ -177,3 +177,13 @@ def test_a_number_has_no_other_size() -> None:
             return x * 2
 
     assert check("shapes", Doubling(), torch.tensor(1.5)).status is CheckStatus.NOT_APPLICABLE
+
+
+def test_the_size_of_an_image_among_the_inputs_is_that_of_the_image() -> None:
+    class Cropped(nn.Module):
+        def forward(self, image: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
+            height, width = sizes[0].tolist()
+            return image[..., :height, :width].mean((2, 3))
+
+    result = check("shapes", Cropped(), torch.rand(1, 3, 32, 32), torch.tensor([[32, 32]]), sizes="image")
+    assert result.status is CheckStatus.PASSED

@@ -169,7 +169,9 @@ CASES = {
 
 
 @pytest.mark.parametrize("live", [False, True], ids=["replay", "live"])
-@pytest.mark.parametrize(("kind", "edits", "x"), [(kind, *case) for kind, case in CASES.items()], ids=[kind.__name__ for kind in CASES])
+@pytest.mark.parametrize(
+    ("kind", "edits", "x"), [(kind, *case) for kind, case in CASES.items()], ids=[kind.__name__ for kind in CASES]
+)
 def test_an_edit_is_the_rewritten_forward(kind, edits, x, live):
     torch.manual_seed(0)
     model = kind()

@@ -91,6 +91,14 @@ def test_results_stand_in_json_table_junit_markdown_and_on_the_page(folder: Path
     assert [model["checks"] for model in merged] == [model["checks"] for model in models]
 
 
+def test_what_the_first_call_of_a_zoo_leaves_is_found(folder: Path, pytester: pytest.Pytester) -> None:
+    model = MODELS.replace("Counting", "Keeping").replace("calls = 0", "first = None")
+    model = model.replace("calls += 1", "first = x if self.first is None else self.first")
+    (folder / "models.py").write_text(model.replace("self.calls", "self.first"), encoding="utf-8")
+    result = run(pytester, "--lens-checks=repeat", "-k", "counting")
+    result.stdout.fnmatch_lines(["*leaves in the model what a later one reads: attribute 'first'"])
+
+
 @pytest.mark.parametrize(
     ("checks", "outcomes"),
     [

@@ -30,6 +30,7 @@ from pytest_torchlens.checks.evidence import TwoRuns
 from pytest_torchlens.checks.evidence import Unsteady
 from pytest_torchlens.checks.gradcheck import OTHER_THAN_DIFFERENCES
 from pytest_torchlens.checks.subject import Subject
+from pytest_torchlens.checks.uncalled import Uncalled
 from pytest_torchlens.records import CheckResult
 from pytest_torchlens.records import CheckStatus
 from pytest_torchlens.records.files import temporary_folder
@@ -110,6 +111,7 @@ def reproduce_failed(case: ModelCase, name: str, other: OtherPython | None, fold
 
 _NO_OPERATION = "the check found no single operation that is at fault"
 _WITHOUT_EVIDENCE = {
+    "repeat": "what is kept between calls is made and read by the model's own code, and no operation is wrong",
     "state": "what is lost is lost by saving, copying or pickling the model's own classes, and no operation is wrong",
     "train-eval": "modes and values are kept by the model's own modules, and no operation is wrong",
     "gradients": "no operation reads the parameter, or leads on from what is made of it",
@@ -153,8 +155,10 @@ def _checked(case: ModelCase, name_of_model: str, name: str) -> tuple[CheckResul
     except Exception as error:  # a model may raise anything
         reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         raise ReproError(f"{name_of_model} does not run in this environment: {reason}") from error
+    uncalled = Uncalled.of(model, is_new=True)
     planned = [PlannedCheck(_Runs()), *plan([name], settings.checks)]
-    runs_at_all, result = check_model(model, inputs, planned, settings.seed, fresh.build, evidence.append)
+    checked = check_model(model, inputs, planned, settings.seed, fresh.build, evidence.append, uncalled)
+    runs_at_all, result = checked
     if runs_at_all.status is not CheckStatus.PASSED:
         reason = runs_at_all.words.removeprefix("failed: the model raised ").partition("\n")[0]
         raise ReproError(f"{name_of_model} does not run in this environment: {reason}")

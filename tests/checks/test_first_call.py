@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_torchlens.checks.catalog import PlannedCheck
+from pytest_torchlens.checks.catalog import known_checks
+from pytest_torchlens.checks.uncalled import Uncalled
+from pytest_torchlens.records import CheckResult
+from pytest_torchlens.records import CheckStatus
+from pytest_torchlens.run.checks import check_model
+from tests.checks.subjects import check
+from tests.checks.subjects import line_of
+
+X = torch.rand(2, 4, generator=torch.Generator().manual_seed(0))
+kept_here: dict[Any, torch.Tensor] = {}
+
+
+class Layered(nn.Module):
+    """Takes from its input what `kept` returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(4, 4)
+        self.table: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        return y - self.kept(y)  # what is kept
+
+    def kept(self, y: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+
+class KeepsItsFirst(Layered):
+    def kept(self, y: torch.Tensor) -> torch.Tensor:
+        if self.table is None:
+            self.table = y.detach().mean()
+        return self.table
+
+
+class Calibrated(Layered):
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(4))
+        self.register_buffer("done", torch.tensor(False))
+
+    def kept(self, y: torch.Tensor) -> torch.Tensor:
+        if not self.done:
+            with torch.no_grad():
+                self.shift.copy_(y.mean(0))
+            self.done.fill_(True)  # type: ignore[operator]
+        return self.shift
+
+
+class KeepsInItsModule(Layered):
+    def kept(self, y: torch.Tensor) -> torch.Tensor:
+        return kept_here.setdefault(y.shape, y.detach().mean())
+
+
+class KeepsInADefault(Layered):
+    def kept(self, y: torch.Tensor, seen: list[torch.Tensor] = []) -> torch.Tensor:  # noqa: B006
+        seen.append(y.detach().mean())
+        return seen[0]
+
+
+class KeepsInACache(Layered):
+    def kept(self, y: torch.Tensor) -> torch.Tensor:
+        self.table = y.detach()
+        return self.largest(y.shape)
+
+    @functools.lru_cache  # noqa: B019
+    def largest(self, shape: torch.Size) -> torch.Tensor:
+        assert self.table is not None
+        return self.table.max()
+
+
+class KeepsPositions(Layered):
+    def kept(self, y: torch.Tensor) -> torch.Tensor:
+        if self.table is None or len(self.table) < len(y):
+            self.table = torch.arange(len(y)) / 7
+        return self.table[: len(y), None]
+
+
+class DoublesOnce(Layered):
+    """Doubles its weights before its first call, for good."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.table is None:
+            self.table = self.layer.weight.data.mul_(2)
+        return self.layer(x)  # type: ignore[no-any-return]
+
+
+def of_called(model: nn.Module, build: Callable[[], nn.Module] | None = None) -> CheckResult:
+    """Return the result of `repeat` for a model that was called before."""
+    with torch.no_grad():
+        model(X)
+        (result,) = check_model(model, ((X,), {}), [PlannedCheck(known_checks()["repeat"])], 0, build)
+    return result
+
+
+@pytest.mark.parametrize("model", [KeepsItsFirst, Calibrated, KeepsInItsModule, KeepsInADefault, KeepsInACache])
+def test_what_a_first_call_leaves_for_other_values_is_found_where_it_is_read(model: type[Layered]) -> None:
+    result = check("repeat", model().eval(), X)
+    assert result.status is CheckStatus.FAILED
+    assert line_of(result).endswith("# what is kept")
+    assert result.failure is not None
+    assert result.failure.message == "the output on other values is another one after a first call"
+
+
+def test_what_is_kept_is_named() -> None:
+    failure = check("repeat", Calibrated().eval(), X).failure
+    assert failure is not None
+    assert failure.cause.endswith(": parameter 'shift', buffer 'done'")
+
+
+@pytest.mark.parametrize("model", [KeepsPositions, DoublesOnce])
+def test_what_computing_anew_gives_may_be_kept(model: type[Layered]) -> None:
+    called = of_called(model().eval(), lambda: model().eval())
+    assert (called.status, called.unseen) == (CheckStatus.PASSED, ())
+    assert check("repeat", KeepsPositions().eval(), X).status is CheckStatus.PASSED
+
+
+def test_of_a_model_that_was_called_before_a_fresh_instance_shows_it() -> None:
+    result = of_called(KeepsItsFirst().eval())
+    assert result.status is CheckStatus.PASSED
+    assert result.unseen == (
+        "whether 'table' is kept from a call before this check: 'build' makes an instance without one",
+    )
+    result = of_called(KeepsItsFirst().eval(), lambda: KeepsItsFirst().eval())
+    assert result.status is CheckStatus.FAILED
+    assert line_of(result).endswith("# what is kept")
+
+
+def test_a_model_that_cannot_be_copied_says_what_was_not_looked_at() -> None:
+    class Held(KeepsPositions):
+        def __deepcopy__(self, memo: object) -> Held:
+            raise TypeError("no")
+
+    result = check("repeat", Held().eval(), X)
+    assert result.status is CheckStatus.PASSED
+    assert "what it keeps from its first call: the model cannot be copied" in result.unseen[0]
+
+
+def test_a_size_that_a_first_call_leaves_is_found() -> None:
+    class KeepsASize(Layered):
+        def kept(self, y: torch.Tensor) -> torch.Tensor:
+            if self.table is None:
+                self.table = torch.arange(len(y)) / 7
+            return self.table[:, None]
+
+    model, planned = KeepsASize().eval(), [PlannedCheck(known_checks()["shapes"])]
+    before = Uncalled.of(model, is_new=True)
+    with torch.no_grad():
+        model(X)
+        (result,) = check_model(model, ((X,), {}), planned, 0)
+        assert result.status is CheckStatus.NOT_APPLICABLE
+        (result,) = check_model(model, ((X,), {}), planned, 0, uncalled=before)
+    assert result.status is CheckStatus.FAILED
