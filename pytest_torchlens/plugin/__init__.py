@@ -96,6 +96,10 @@ def pytest_configure(config: pytest.Config) -> None:
         "and options of its recorder; the recorder finds the models unless the test uses lens_recorder",
     )
     if is_wanted(config):
+        if config.hook.pytest_lens_checks.get_hookimpls():
+            from pytest_torchlens.plugin.checks import own_checks
+
+            own_checks(config)
         if is_set(config) or names_models(config) or is_distributed(config):
             from pytest_torchlens.plugin.session import LensSession
 
