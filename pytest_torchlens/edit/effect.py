@@ -49,7 +49,7 @@ def assert_effect(
         it, whatever its sign.  By default the effect is the largest relative change over the outputs: the norm of an
         output's difference, relative to its norm.
     **options
-        Those of `ModelHistory.edit`: ``at``, ``inputs``, ``parameters``, ``live``, ``check_decisions``.
+        Those of `ModelHistory.edit`: ``at``, ``inputs``, ``parameters``, ``expand``, ``live``, ``check_decisions``.
 
     Raises
     ------

@@ -49,8 +49,12 @@ def edit_loaded(
             "pass that was run again; give the model and the inputs of the loaded one",
             stacklevel=3,
         )
-    renamed = {names.of_key(key): change for key, change in edits.items()} if isinstance(edits, Mapping) else edits
-    return again.edit(renamed, **options)
+    if expand := options.pop("expand", ()):
+        again = again.edit(expand=expand)
+        names = _Names(loaded, again)
+    if "gradients" in options:
+        options["gradients"] = names.of_keys(options["gradients"])
+    return again.edit(names.of_keys(edits), **options)
 
 
 def _check_complete(loaded: LoadedHistory, model: object, arguments: tuple[Any, Mapping[str, Any] | None]) -> None:
@@ -90,6 +94,10 @@ class _Names:
             if op.fingerprint != now.fingerprint:
                 return f"{op.label}, which has other values"
         return ""
+
+    def of_keys(self, edits: Any) -> Any:
+        """Return edits with the labels of now; what is no mapping is returned as it is, for `edit` to refuse."""
+        return {self.of_key(key): change for key, change in edits.items()} if isinstance(edits, Mapping) else edits
 
     def of_key(self, key: Any) -> Any:
         """Return a key of an edit, as `places_of` takes it, with the labels of now."""

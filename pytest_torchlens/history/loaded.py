@@ -134,7 +134,8 @@ class LoadedHistory(HistoryView):
         input_args, input_kwargs
             Its inputs, as in `log_forward_pass`.  The random seed is that of the loaded pass.
         **options
-            The others of `ModelHistory.edit`: ``at``, ``inputs``, ``parameters``, ``live``, ``check_decisions``.
+            The others of `ModelHistory.edit`: ``at``, ``inputs``, ``parameters``, ``gradients``, ``expand``, ``live``,
+            ``check_decisions``.
 
         Raises
         ------

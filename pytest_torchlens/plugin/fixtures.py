@@ -92,8 +92,8 @@ def lens_edit(lens_trace: Callable[..., Any]) -> Callable[..., Any]:
             assert edited.changed_by["output_1_60"] > 0.01
 
     Inputs are as for `lens_trace`, with `input_kwargs` and `random_seed`; ``lens_edit(history, edits)`` edits a
-    recorded pass.  Edits and all other options (``at``, ``inputs``, ``parameters``, ``live``, ``check_decisions``) are
-    those of `ModelHistory.edit`.  The model stays as it was.
+    recorded pass.  Edits and all other options (``at``, ``inputs``, ``parameters``, ``gradients``, ``expand``,
+    ``live``, ``check_decisions``) are those of `ModelHistory.edit`.  The model stays as it was.
     """
 
     def edit(

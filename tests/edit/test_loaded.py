@@ -166,3 +166,28 @@ def test_memory_that_nothing_was_written_to_is_not_compared(tmp_path):
         warnings.simplefilter("error")
         edited = loaded.edit({"mul_1": 0.5}, model=model, input_args=X, live=True)
     assert edited.changed_by.keys() == {"mul_1_3", "copy_1_4", "add_2_5", "output_1_6"}
+
+
+class Attention(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.proj = torch.nn.Linear(4, 12)
+        self.out = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        q, k, v = self.proj(x).chunk(3, -1)
+        return self.out(torch.nn.functional.scaled_dot_product_attention(q, k, v))
+
+
+def test_attention_opens_and_gradients_are_edited_under_the_keys_of_the_loaded_pass(tmp_path):
+    model, x = Attention(), torch.rand(1, 3, 4)
+    history = tl.log_forward_pass(model, x)
+    loaded = saved(history, tmp_path / "pass")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        edited = loaded.edit({"softmax_1": 0.0, "out": 1.0}, model=model, input_args=x, expand={"sdpa"})
+        back = loaded.edit({"proj": lambda t: t * 2}, gradients={"out": 0.0}, model=model, input_args=x)
+    assert edited["softmax_1"].tensor_contents.eq(0).all()
+    assert [edit.label.rpartition("_")[0] for edit in edited.edits] == ["softmax_1", "linear_2"]
+    back["output_1"].tensor_contents.sum().backward()
+    assert model.proj.weight.grad.eq(0).all()
