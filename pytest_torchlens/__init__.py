@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from pytest_torchlens.draw import DrawOptions
     from pytest_torchlens.draw import OptionError
     from pytest_torchlens.draw import Theme
+    from pytest_torchlens.extraction import ActivationArray
+    from pytest_torchlens.extraction import Activations
+    from pytest_torchlens.extraction import ExtractError
+    from pytest_torchlens.extraction import extract
+    from pytest_torchlens.extraction import load_activations
     from pytest_torchlens.functions import get_model_activations
     from pytest_torchlens.functions import get_model_metadata
     from pytest_torchlens.functions import get_model_structure
@@ -36,9 +41,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "ActivationArray": "extraction",
+    "Activations": "extraction",
     "DecisionChangedError": "replay",
     "DrawOptions": "draw",
     "DrawingUnavailable": "draw",
+    "ExtractError": "extraction",
     "HistoryFileError": "history",
     "LookupKeyError": "history",
     "ModelHistory": "history",
@@ -52,10 +60,12 @@ _HOME = {
     "THEMES": "draw",
     "Theme": "draw",
     "TraceError": "capture",
+    "extract": "extraction",
     "get_model_activations": "functions",
     "get_model_metadata": "functions",
     "get_model_structure": "functions",
     "load": "history",
+    "load_activations": "extraction",
     "log_forward_pass": "functions",
     "measure_forward_pass": "measure",
     "show_model_graph": "functions",
@@ -64,9 +74,12 @@ _HOME = {
 }
 
 __all__ = [
+    "ActivationArray",
+    "Activations",
     "DecisionChangedError",
     "DrawOptions",
     "DrawingUnavailable",
+    "ExtractError",
     "HistoryFileError",
     "LookupKeyError",
     "ModelHistory",
@@ -80,10 +93,12 @@ __all__ = [
     "THEMES",
     "Theme",
     "TraceError",
+    "extract",
     "get_model_activations",
     "get_model_metadata",
     "get_model_structure",
     "load",
+    "load_activations",
     "log_forward_pass",
     "measure_forward_pass",
     "show_model_graph",
