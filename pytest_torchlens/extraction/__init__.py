@@ -5,8 +5,8 @@ from __future__ import annotations
 from pytest_torchlens.extraction.activations import ActivationArray
 from pytest_torchlens.extraction.activations import Activations
 from pytest_torchlens.extraction.activations import load_activations
-from pytest_torchlens.extraction.extract import extract
 from pytest_torchlens.extraction.index import ExtractError
+from pytest_torchlens.extraction.loop import extract
 
 __all__ = [
     "ActivationArray",

@@ -21,6 +21,7 @@ from pytest_torchlens.capture.tensor_files import check_plain_file
 from pytest_torchlens.extraction.index import LABELS
 from pytest_torchlens.extraction.index import ExtractError
 from pytest_torchlens.extraction.index import Index
+from pytest_torchlens.extraction.index import LayerRecord
 from pytest_torchlens.extraction.index import Piece
 from pytest_torchlens.extraction.index import Provenance
 from pytest_torchlens.extraction.index import Shard
@@ -219,10 +220,10 @@ def _numbers(key: Any) -> list[int]:
     """Return the numbers of examples, also of a mask."""
     array = np.asarray(key)
     if array.dtype == bool:
-        return np.flatnonzero(array).tolist()  # type: ignore[no-any-return]
+        return np.flatnonzero(array).tolist()
     if array.size and array.dtype.kind not in "iu":
         raise TypeError(f"expected numbers of examples, got {array.dtype}")
-    return array.reshape(-1).tolist()  # type: ignore[no-any-return]
+    return array.reshape(-1).tolist()
 
 
 class Activations(Mapping[str, ActivationArray]):
@@ -232,12 +233,6 @@ class Activations(Mapping[str, ActivationArray]):
     ----------
     folder
         Where it is.
-    provenance
-        The model, its weights, the versions, the seed, the date.
-    layers
-        For each label what in the model it is: function, modules, line, shape, transform.
-    finished
-        Whether the loader came to its end.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -255,8 +250,8 @@ class Activations(Mapping[str, ActivationArray]):
         return self._index.provenance
 
     @property
-    def layers(self) -> Mapping[str, Any]:
-        """For each label what in the model it is."""
+    def layers(self) -> Mapping[str, LayerRecord]:
+        """For each label what in the model it is: function, modules, line of code, shape, transform."""
         return self._index.layers
 
     @property
@@ -305,5 +300,7 @@ class Activations(Mapping[str, ActivationArray]):
         """Return the model, and a line for each layer."""
         state = "" if self.finished else ", unfinished"
         lines = [f"<Activations of {self.provenance.model} in {self.folder}: {self.examples} examples{state}"]
-        lines += [f"  {array!r}" for array in self.values()]
+        for label, array in self.items():
+            modules = self._index.layers[label].modules
+            lines.append(f"  {label}{f' ({modules[-1]})' if modules else ''}: {array.dtype} {array.shape}")
         return "\n".join(lines) + ">"

@@ -127,16 +127,22 @@ class Loader:
         raise ExtractError(f"{where}: {_usage(batch)}")
 
     def _labels_in(self, batch: Any, examples: int, where: str) -> torch.Tensor:
+        """Return the labels in a batch, as a tensor of one or more numbers an example."""
+        key: Any = self._labels
         try:
-            found = batch[self._labels]
+            found = batch[key] if isinstance(batch, Mapping | list | tuple) else None
         except (KeyError, IndexError, TypeError):
-            known = list(batch) if isinstance(batch, Mapping) else []
-            hint = close(str(self._labels), map(str, known)) or f"it is {_kind(batch)}"
-            raise ExtractError(f"labels: {where} has no {self._labels!r}; {hint}") from None
+            found = None
+        if found is None:
+            known = map(str, batch) if isinstance(batch, Mapping) else []
+            hint = close(str(key), known) or f"it is {_kind(batch)}"
+            raise ExtractError(f"labels: {where} has no {key!r}; {hint}")
         try:
             labels = torch.as_tensor(found).detach()
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise ExtractError(f"labels: {where}: expected numbers, got {type(found).__name__}: {error}") from None
+        except (TypeError, ValueError, RuntimeError):
+            raise ExtractError(f"labels: {where}: expected numbers, got {_kind(found)}") from None
+        if labels.dim() == 0 or len(labels) != examples:
+            raise ExtractError(f"labels: {where} has {examples} examples, and labels of shape {tuple(labels.shape)}")
         return labels
 
 
@@ -148,6 +154,8 @@ def _usage(got: Any) -> str:
 
 
 def _kind(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
     if isinstance(value, Mapping):
         return f"a {type(value).__name__} of {', '.join(map(str, itertools.islice(value, 6))) or 'nothing'}"
     if isinstance(value, list | tuple):

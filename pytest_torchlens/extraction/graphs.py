@@ -7,9 +7,11 @@ disk where it is much, until the pass is over and the layers can be looked up in
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Hashable
 from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -31,9 +33,11 @@ from pytest_torchlens.history import LookupKeyError
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.graph import unlink
 from pytest_torchlens.history.history_options import TraceOptions
+from pytest_torchlens.history.rerun import is_same
 from pytest_torchlens.records import Operation
 from pytest_torchlens.records import align
 from pytest_torchlens.records import close
+from pytest_torchlens.records import nearest
 
 Place = tuple[int, int]
 """Number of the call and position among its outputs; for a source -1 and its position among the sources."""
@@ -153,8 +157,9 @@ class Graphs:
     """
 
     def __init__(self, layers: LayersToSave) -> None:
-        self._layers = as_layers(layers)
-        self._options = TraceOptions(self._layers)
+        self._layers = _with_patterns(layers)
+        with _naming_layers():
+            self._options = TraceOptions(self._layers)
         self._first: list[Operation] = []
         self.known: list[Graph] = []
         self.operations: dict[str, Operation] = {}
@@ -183,10 +188,8 @@ class Graphs:
         return graph
 
     def _resolved(self, history: ModelHistory) -> dict[str, str]:
-        try:
+        with _naming_layers(history):
             labels = history.layer_labels
-        except LookupKeyError as error:
-            raise LookupKeyError(str(error).replace("layers_to_save", "layers")) from None
         self._first = [op.plain() for op in history.operations]
         chosen = set(labels)
         self.operations = {op.label: op for op in self._first if op.label in chosen}
@@ -195,10 +198,11 @@ class Graphs:
 
     def _aligned(self, history: ModelHistory, where: str) -> dict[str, str]:
         """Return the label in another graph of each chosen layer."""
-        pairs = {pair.first.label: pair.second for pair in align(self._first, history.operations).pairs if pair.first}
+        pairs = {pair.first.label: pair for pair in align(self._first, history.operations).pairs if pair.first}
         labels = {}
         for label, first in self.operations.items():
-            here = pairs[label]
+            pair = pairs[label]
+            here = pair.second if is_same(pair, history.recording.modules) else None
             if here is None:
                 raise ExtractError(
                     f"{where} runs other operations than batch 1, and {_described(first)} is not among them: "
@@ -206,8 +210,8 @@ class Graphs:
                 )
             if here.layer_passes_total != first.layer_passes_total:
                 raise ExtractError(
-                    f"{where} runs {first.layer_label} {here.layer_passes_total} times, batch 1 "
-                    f"{first.layer_passes_total} times: choose layers that run equally often in every batch"
+                    f"{where} runs {first.layer_label} {_times(here)}, batch 1 {_times(first)}: "
+                    "choose layers that run equally often in every batch"
                 )
             labels[label] = here.label
         return labels
@@ -221,7 +225,11 @@ def _described(op: Operation) -> str:
     return f"{op.label}{module}"
 
 
-def as_layers(layers: Any) -> LayersToSave:
+def _times(op: Operation) -> str:
+    return "once" if op.layer_passes_total == 1 else f"{op.layer_passes_total} times"
+
+
+def _with_patterns(layers: Any) -> Any:
     """Return `layers` with a function in place of each pattern; raise `LookupKeyError` if it selects nothing."""
     is_list = isinstance(layers, list | tuple)
     items = list(layers) if is_list else [layers]
@@ -229,6 +237,21 @@ def as_layers(layers: Any) -> LayersToSave:
         raise LookupKeyError("layers: expected the layers to extract, as ['layer3', 'fc'], or 'all', got none")
     found = [Pattern(item) if is_pattern(item) else item for item in items]
     return found if is_list else found[0]
+
+
+@contextlib.contextmanager
+def _naming_layers(history: ModelHistory | None = None) -> Iterator[None]:
+    """Let a `LookupKeyError` name the option `layers`; add the names most like a pattern that no layer matches."""
+    try:
+        yield
+    except LookupKeyError as error:
+        message = str(error).replace("layers_to_save", "layers")
+        _, found, pattern = message.partition("no layer passes ")
+        pattern = pattern.strip("'")
+        if history is not None and found and is_pattern(pattern):
+            names = [name for op in ModelHistory(history.recording).operations for name in names_of(op)]
+            message = f"layers: no layer matches {pattern!r}; {nearest(re.sub(r'[*?]', '', pattern), set(names))}"
+        raise LookupKeyError(message) from None
 
 
 def is_pattern(key: object) -> bool:

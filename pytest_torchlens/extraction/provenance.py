@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from datetime import datetime
 from datetime import timezone
 
@@ -14,7 +15,6 @@ from pytest_torchlens.extraction.batches import TakeInputs
 from pytest_torchlens.extraction.batches import device_of
 from pytest_torchlens.extraction.batches import digest_of_weights
 from pytest_torchlens.extraction.batches import name_of
-from pytest_torchlens.extraction.graphs import Graphs
 from pytest_torchlens.extraction.index import Index
 from pytest_torchlens.extraction.index import LayerRecord
 from pytest_torchlens.extraction.index import Provenance
@@ -49,17 +49,18 @@ def provenance_of(
     )
 
 
-def index_of(provenance: Provenance, graphs: Graphs, transformer: Transformer) -> Index:
-    """Return the index of a folder in which nothing is stored yet."""
-    layers = {label: _record(op, transformer.name(label)) for label, op in graphs.operations.items()}
+def index_of(provenance: Provenance, operations: Mapping[str, Operation], transformer: Transformer) -> Index:
+    """Return the index of a folder in which nothing is stored yet; `operations` are the chosen ones by label."""
+    layers = {label: _record(op, transformer.name(label)) for label, op in operations.items()}
     return Index(provenance, layers)
 
 
 def _record(op: Operation, transform: str) -> LayerRecord:
     short = (op.layer_label_short,) if op.layer_passes_total == 1 else (f"{op.layer_label_short}:{op.pass_num}",)
-    names = (key for key in op.lookup_keys if isinstance(key, str))  # those that find it alone
+    names = [key for key in op.lookup_keys if isinstance(key, str)]  # those that find it alone
+    keys = dict.fromkeys((op.label, *short, *names))
     return LayerRecord(
-        keys=tuple(dict.fromkeys((op.label, *short, *names))),
+        keys=tuple(key for key in keys if key.removesuffix(":1") == key or key.removesuffix(":1") not in keys),
         function=op.func_applied_name,
         modules=tuple(dict.fromkeys((*op.containing_module_origin_nested, *op.modules_exited))),
         source_line=op.source_line,

@@ -19,18 +19,6 @@ Transform = Callable[[torch.Tensor], torch.Tensor]
 Transforms = Transform | Mapping[str, Transform] | None
 
 
-def check_transform(transform: object) -> None:
-    """Raise `TypeError` unless it is a function, a dict of functions, or None."""
-    if isinstance(transform, Mapping):
-        for key, function in transform.items():
-            if not isinstance(key, str) or not callable(function):
-                raise TypeError(f"transform: expected functions by layer, got {key!r}: {function!r:.60}")
-    elif transform is not None and not callable(transform):
-        raise TypeError(
-            f"transform: expected a function of a tensor, or a dict of them by layer, got {transform!r:.60}"
-        )
-
-
 class Transformer:
     """Applies to each layer its function.
 
@@ -38,24 +26,43 @@ class Transformer:
     ----------
     transform
         One function for all layers, functions by key, or None.
-    operations
-        The chosen operations by label.
 
     Raises
     ------
-    LookupKeyError
-        If a key names none of the chosen layers.
-    ExtractError
-        If two keys name the same layer.
+    TypeError
+        If it is anything else.
     """
 
-    def __init__(self, transform: Transforms, operations: Mapping[str, Operation]) -> None:
+    def __init__(self, transform: Transforms) -> None:
+        self._transform = transform
         self._functions: dict[str, tuple[str, SaveOptions]] = {}
-        if callable(transform):
-            self._functions = dict.fromkeys(operations, (name_of(transform), SaveOptions(transform=transform)))
-        elif transform is not None:
+        self.unresolved = transform is not None
+        """Whether it does not know the layers yet."""
+        if isinstance(transform, Mapping):
+            for key, function in transform.items():
+                if not callable(function):
+                    raise TypeError(f"transform: expected functions by layer, got {key!r}: {function!r:.60}")
+        elif transform is not None and not callable(transform):
+            raise TypeError(
+                f"transform: expected a function of a tensor, or a dict of them by layer, got {transform!r:.60}"
+            )
+
+    def resolve(self, operations: Mapping[str, Operation]) -> None:
+        """Find the function of each of the chosen operations, which are given by label.
+
+        Raises
+        ------
+        LookupKeyError
+            If a key names none of them.
+        ExtractError
+            If two keys name the same one.
+        """
+        transform, self.unresolved = self._transform, False
+        if isinstance(transform, Mapping):
             for key, function in transform.items():
                 self._add(key, function, operations)
+        elif transform is not None:
+            self._functions = dict.fromkeys(operations, (name_of(transform), SaveOptions(transform=transform)))
 
     def _add(self, key: str, function: Transform, operations: Mapping[str, Operation]) -> None:
         try:

@@ -44,7 +44,6 @@ from pytest_torchlens.extraction.shards import ShardWriter
 from pytest_torchlens.extraction.shards import stored
 from pytest_torchlens.extraction.transforms import Transformer
 from pytest_torchlens.extraction.transforms import Transforms
-from pytest_torchlens.extraction.transforms import check_transform
 from pytest_torchlens.history import LayersToSave
 from pytest_torchlens.records.files import UnwritableError
 from pytest_torchlens.records.files import exclusive
@@ -140,14 +139,13 @@ def extract(  # noqa: PLR0913 - options by name
     >>> acts["layer4"][100:200].mean(dim=(2, 3))  # doctest: +SKIP
     """
     check_model(model)
-    check_transform(transform)
     options = {"labels": labels, "random_seed": random_seed, "eval_mode": eval_mode, "shard_bytes": shard_bytes}
     check_options(_OPTIONS, options)
     if not isinstance(loader, Iterable):
         raise TypeError(f"loader: expected an iterable of batches, such as a DataLoader, got {loader!r:.60}")
     if inputs is not None and not callable(inputs):
         raise TypeError(f"inputs: expected a function of a batch, got {inputs!r:.60}")
-    run = _Run(model, folder_of(out), Graphs(layers), transform, random_seed)
+    run = _Run(model, folder_of(out), Graphs(layers), Transformer(transform), random_seed)
     describe = partial(provenance_of, model, inputs, labels, random_seed)
     try:
         with exclusive(run.folder / FILE), _preserved(model, eval_mode), torch.no_grad():
@@ -176,13 +174,12 @@ class _Run:
     """One model over one data loader."""
 
     def __init__(
-        self, model: torch.nn.Module, folder: Path, graphs: Graphs, transform: Transforms, seed: int | None
+        self, model: torch.nn.Module, folder: Path, graphs: Graphs, transformer: Transformer, seed: int | None
     ) -> None:
         self.folder = folder
         self._model = model
         self._graphs = graphs
-        self._transform = transform
-        self._transformer: Transformer | None = None
+        self._transformer = transformer
         self._seed = seed
         self._written: set[str] = set()
         self._dtypes: dict[str, torch.dtype] = {}
@@ -209,7 +206,7 @@ class _Run:
         """Run the first batch; store it, or compare it with what is stored."""
         tensors = self._tensors(first)
         provenance = dataclasses.replace(provenance, random_operations=self._graphs.random)
-        index = index_of(provenance, self._graphs, self._transformer)
+        index = index_of(provenance, self._graphs.operations, self._transformer)
         if before is None:
             writer = ShardWriter(self.folder, index, shard_bytes)
             self._add(writer, first, tensors)
@@ -232,7 +229,8 @@ class _Run:
     def _tensors(self, batch: LoadedBatch) -> dict[str, torch.Tensor]:
         """Run a batch and return what is to be stored of it, by name."""
         found = self._activations(batch)
-        self._transformer = self._transformer or Transformer(self._transform, self._graphs.operations)
+        if self._transformer.unresolved:
+            self._transformer.resolve(self._graphs.operations)
         tensors = {} if batch.labels is None else {LABELS: batch.labels}
         for label in list(found):
             tensors[label] = self._transformer.apply(label, found.pop(label), batch.name)
