@@ -18,6 +18,8 @@ from safetensors import safe_open
 
 from pytest_torchlens.capture.tensor_files import TensorFileError
 from pytest_torchlens.capture.tensor_files import check_plain_file
+from pytest_torchlens.extraction.exports import to_parquet
+from pytest_torchlens.extraction.exports import to_zarr
 from pytest_torchlens.extraction.index import LABELS
 from pytest_torchlens.extraction.index import ExtractError
 from pytest_torchlens.extraction.index import Index
@@ -283,6 +285,48 @@ class Activations(Mapping[str, ActivationArray]):
         if len(labels) > 1:
             raise LookupKeyError(f"{key!r} names several stored layers; name one of {', '.join(labels)}")
         return self.array(labels[0])
+
+    @property
+    def shards(self) -> list[slice]:
+        """The examples of each file."""
+        return [slice(shard.first, shard.first + shard.examples) for shard in self._index.shards]
+
+    def to_parquet(self, path: Path | str) -> Path:
+        """Write a Parquet file with a row for each example; needs the extra ``parquet``.
+
+        A column has the numbers of one layer, flattened; the file's metadata have the shapes.  Where examples have
+        different shapes, a second column has them.
+
+        Parameters
+        ----------
+        path
+            The file; it is replaced.
+
+        Raises
+        ------
+        ExtractError
+            If pyarrow is not installed, or has no such type (``bfloat16``).
+        UnwritableError
+            If the file cannot be written.
+        """
+        return to_parquet(self, path)
+
+    def to_zarr(self, path: Path | str) -> Path:
+        """Write a zarr group with an array for each layer, in chunks as large as the files; needs the extra ``zarr``.
+
+        Parameters
+        ----------
+        path
+            A folder that does not exist.
+
+        Raises
+        ------
+        ExtractError
+            If zarr is not installed, the folder exists, or examples have different shapes.
+        UnwritableError
+            If the folder cannot be written.
+        """
+        return to_zarr(self, path)
 
     def array(self, name: str) -> ActivationArray:
         """Return the array with a label."""
