@@ -23,9 +23,12 @@ from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.calls import values_read
+from pytest_torchlens.capture.fingerprint import digest_and_key
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.saving import Stream
+from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.tensor_files import why_not_storable
+from pytest_torchlens.capture.values import CPU
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.extraction.index import ExtractError
 from pytest_torchlens.history import LayersToSave
@@ -81,6 +84,11 @@ class ChosenOutputs(Retention):
         self._folder = folder
         self._held = 0
         self._stream: Stream | None = None
+
+    @staticmethod
+    def digest_and_key(tensor: torch.Tensor, value: Value) -> tuple[int | str, int]:
+        """Return no fingerprint of a tensor on a GPU: all of it would be copied from there."""
+        return digest_and_key(tensor, value) if value.device is CPU else ("", storage_key(tensor))
 
     def keep_output(self, value: Value, tensor: torch.Tensor, key: int) -> None:
         """Keep an output of a call, if it is chosen, or may be."""

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import TensorDataset
 
 import pytest_torchlens as tl
+from pytest_torchlens.capture import record
 from pytest_torchlens.extraction import graphs
 from pytest_torchlens.extraction import loop
 from tests.extraction.models import EarlyExit
@@ -168,3 +169,24 @@ def test_other_types_and_what_is_no_number(dtype, tmp_path):
     acts = tl.extract(Function(lambda x: x.to(dtype)), [x], ["output_1"], tmp_path)
     assert acts["output_1"].dtype == dtype
     assert torch.equal(acts["output_1"][:].view(torch.uint8), x.to(dtype).view(torch.uint8))
+
+
+def test_what_is_on_a_gpu_has_no_fingerprint(monkeypatch):
+    outputs = []
+    monkeypatch.setattr(graphs, "CPU", torch.device("cuda"))  # so that this machine's tensors are elsewhere
+
+    def keep(recording):
+        outputs.append(recording)
+        return graphs.ChosenOutputs(recording, [], None)
+
+    record(net(), (batches()[0],), keep=keep)
+    assert {value.digest for call in outputs[0].calls for value in call.outputs} == {""}
+    assert all(source.value.digest for source in outputs[0].sources if source.kind == "input")
+
+
+def test_without_fingerprints_the_bits_are_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(graphs, "CPU", torch.device("cuda"))
+    model, loader = Overwriting(), list(torch.rand(5, 1, 6, 6).split(2))
+    acts = tl.extract(model, loader, ["conv", "relu"], tmp_path)
+    assert torch.equal(acts["conv"][:], torch.cat([model.conv(batch) for batch in loader]))
+    assert torch.equal(acts["relu"][:], acts["conv"][:].relu())
