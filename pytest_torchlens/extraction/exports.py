@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
 
-import numpy as np
 import torch
 
 from pytest_torchlens.extraction.index import LABELS
@@ -41,7 +41,7 @@ def _fields(pyarrow: Any, name: str, array: ActivationArray) -> list[Any]:
     if array.is_ragged:
         shape = pyarrow.field(f"{name} shape", pyarrow.list_(pyarrow.int64()))
         return [pyarrow.field(name, pyarrow.list_(numbers)), shape]
-    size = int(np.prod(array.shape[1:], dtype=np.int64))
+    size = math.prod(size or 0 for size in array.shape[1:])
     return [pyarrow.field(name, pyarrow.list_(numbers, size) if len(array.shape) > 1 else numbers)]
 
 
@@ -67,7 +67,7 @@ def to_zarr(acts: Activations, path: Path | str) -> Path:
             chunk = max(1, acts.shards[0].stop) if acts.shards else 1
             target = group.create_array(name, shape=array.shape, chunks=(chunk, *array.shape[1:]), dtype=types[name])
             for rows in acts.shards:
-                target[rows] = array[rows].numpy()
+                target[rows] = torch.stack(list(array[rows])).numpy()
     return folder
 
 

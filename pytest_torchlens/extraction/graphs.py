@@ -36,7 +36,7 @@ from pytest_torchlens.history import LookupKeyError
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.graph import unlink
 from pytest_torchlens.history.history_options import TraceOptions
-from pytest_torchlens.history.rerun import is_same
+from pytest_torchlens.history.rerun import ran_in_both
 from pytest_torchlens.records import Operation
 from pytest_torchlens.records import align
 from pytest_torchlens.records import close
@@ -210,7 +210,7 @@ class Graphs:
         labels = {}
         for label, first in self.operations.items():
             pair = pairs[label]
-            here = pair.second if is_same(pair, history.recording.modules) else None
+            here = pair.second if ran_in_both(pair, history.recording.modules) else None
             if here is None:
                 raise ExtractError(
                     f"{where} runs other operations than batch 1, and {_described(first)} is not among them: "
