@@ -1,8 +1,9 @@
 """Finds the chosen layers in the pass of each batch, and keeps these activations alone.
 
 The first pass shows the graph.  Every later pass is compared with the known graphs call by call while it runs: as long
-as it makes the calls of one, only the chosen outputs are kept.  From the first other call on, everything is kept, on
-disk where it is much, until the pass is over and the layers can be looked up in the new graph.
+as it makes the calls of one, only the chosen outputs are kept.  From the first other call on, all are kept, up to
+256 MiB, until the pass is over and the layers can be looked up in the new graph.  If one of these was not kept, the
+batch runs again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,9 +25,7 @@ from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.calls import values_read
 from pytest_torchlens.capture.fingerprint import digest_and_key
 from pytest_torchlens.capture.memory import Retention
-from pytest_torchlens.capture.saving import Stream
 from pytest_torchlens.capture.storage import storage_key
-from pytest_torchlens.capture.tensor_files import why_not_storable
 from pytest_torchlens.capture.values import CPU
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.extraction.index import ExtractError
@@ -72,18 +70,14 @@ class ChosenOutputs(Retention):
         The recording.
     graphs
         The known graphs.
-    folder
-        For outputs of an unknown graph, once they hold more than 64 MiB.
     """
 
-    def __init__(self, recording: Recording, graphs: list[Graph], folder: Path) -> None:
+    def __init__(self, recording: Recording, graphs: list[Graph]) -> None:
         super().__init__()
         self._recording = recording
         self._candidates = [(graph, frozenset(graph.chosen.values())) for graph in graphs]
         self._followed = 0
-        self._folder = folder
         self._held = 0
-        self._stream: Stream | None = None
 
     @staticmethod
     def digest_and_key(tensor: torch.Tensor, value: Value) -> tuple[int | str, int]:
@@ -96,11 +90,9 @@ class ChosenOutputs(Retention):
         if self._candidates:
             if any((value.call, value.position) in chosen for _, chosen in self._candidates):
                 self.keep(value, tensor, key)
-        elif self._held < _MOST_HELD or why_not_storable(tensor):
+        elif self._held + value.nbytes <= _MOST_HELD:
             self._held += value.nbytes
             self.keep(value, tensor, key)
-        else:
-            self._write(value, tensor)
 
     def _follow(self, number: int) -> None:
         """Drop the graphs that make another call than this pass, up to call `number`."""
@@ -111,17 +103,10 @@ class ChosenOutputs(Retention):
             ]
             self._followed += 1
 
-    def _write(self, value: Value, tensor: torch.Tensor) -> None:
-        with torch._C.DisableTorchFunction():  # the model does none of this
-            self._stream = self._stream or Stream(self._folder)
-            self._stream.write(value, tensor)
-
     def followed_graph(self) -> Graph | None:
         """Return the known graph that the whole pass followed; None if it is another one."""
         calls, outputs = len(self._recording.calls), _outputs(self._recording)
         self._follow(calls - 1)
-        if self._stream is not None:
-            self._stream.close()
         graphs = (graph for graph, _ in self._candidates)
         return next((graph for graph in graphs if len(graph.calls) == calls and graph.outputs == outputs), None)
 
@@ -130,12 +115,11 @@ class ChosenOutputs(Retention):
         call, position = place
         recording = self._recording
         value = recording.sources[position].value if call < 0 else recording.calls[call].outputs[position]
-        if value.tensor is None and self._stream is not None and self._stream.has(value):
-            return self._stream.read(value)
         return value.tensor
 
 
-_MOST_HELD = 64 << 20
+_MOST_HELD = 256 << 20
+"""Bytes of the outputs that are kept of an unknown graph."""
 
 
 def _signature(recording: Recording, call: Call) -> Hashable:

@@ -15,18 +15,15 @@ from pytest_torchlens.records import write_atomically
 from pytest_torchlens.records.files import UnwritableError
 from pytest_torchlens.records.files import check_folder
 from pytest_torchlens.records.files import remove
-from pytest_torchlens.records.files import remove_folder
 from pytest_torchlens.records.files import why_no_path
 
 FILE = "index.json"
 LABELS = "labels"
 """Name of the stored labels, which no layer can have."""
-SPILL = ".first-pass"
-"""Folder, inside that of the activations, for what of an unknown graph does not fit in memory."""
 _FORMAT = "pytest-torchlens activations"
 _VERSION = 1
-_LEFT_BEHIND = re.compile(rf"\.[0-9a-f]{{16}}\.part|{re.escape(SPILL)}")
-"""What a process that was killed leaves in the folder."""
+_LEFT_BEHIND = re.compile(r"\.[0-9a-f]{16}\.part")
+"""The name of a file that a process was writing when it was killed."""
 
 
 class ExtractError(ValueError):
@@ -257,5 +254,5 @@ def begun(folder: Path) -> Index | None:
         )
     for path in found:
         if _LEFT_BEHIND.fullmatch(path.name):
-            remove_folder(path) if path.is_dir() else remove(path)
+            remove(path)
     return index if index is not None and index.shards else None

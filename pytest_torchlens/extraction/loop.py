@@ -26,7 +26,6 @@ from pytest_torchlens.extraction.graphs import ChosenOutputs
 from pytest_torchlens.extraction.graphs import Graphs
 from pytest_torchlens.extraction.index import FILE
 from pytest_torchlens.extraction.index import LABELS
-from pytest_torchlens.extraction.index import SPILL
 from pytest_torchlens.extraction.index import Batch
 from pytest_torchlens.extraction.index import ExtractError
 from pytest_torchlens.extraction.index import Index
@@ -42,12 +41,12 @@ from pytest_torchlens.extraction.resume import check_repeatable
 from pytest_torchlens.extraction.resume import check_same_run
 from pytest_torchlens.extraction.shards import ShardWriter
 from pytest_torchlens.extraction.shards import stored
+from pytest_torchlens.extraction.state_before import StateBefore
 from pytest_torchlens.extraction.transforms import Transformer
 from pytest_torchlens.extraction.transforms import Transforms
 from pytest_torchlens.history import LayersToSave
 from pytest_torchlens.records.files import UnwritableError
 from pytest_torchlens.records.files import exclusive
-from pytest_torchlens.records.files import remove_folder
 from pytest_torchlens.records.options import FLAG
 from pytest_torchlens.records.options import Option
 from pytest_torchlens.records.options import check_options
@@ -244,20 +243,21 @@ class _Run:
         return kept
 
     def _activations(self, batch: LoadedBatch) -> dict[str, torch.Tensor]:
-        generators = Generators()
+        """Run a batch; once more if it has a new graph, of which a chosen activation was not kept."""
+        before = StateBefore(self._model, batch.arguments, with_buffers=not self._graphs.known)
         outputs, touched = self._pass(batch)
-        if any(tensor is None for tensor in outputs.values()):  # a new graph that parts from a known one at its end
-            if touched:
+        if any(tensor is None for tensor in outputs.values()):
+            if lost := before.lost(touched):
                 raise ExtractError(
-                    f"{batch.name} runs other operations than those before, and would have to run twice; but the model "
-                    f"writes to {touched[0]}"
+                    f"{batch.name} runs other operations than those before, or holds more than 256 MiB, and would have "
+                    f"to run twice; but the model writes to {lost[0]}: begin with a small batch that runs all operations"
                 )
-            generators.restore()
+            before.restore()
             outputs, _ = self._pass(batch)
         if missing := [label for label, tensor in outputs.items() if tensor is None]:
             raise ExtractError(f"{batch.name}: {missing[0]} cannot be kept: the model runs otherwise each time")
         if self._seed is not None:
-            generators.restore()  # the loader's random numbers do not depend on the model
+            before.generators.restore()  # the loader's random numbers do not depend on the model
         return {label: tensor for label, tensor in outputs.items() if tensor is not None}
 
     def _pass(self, batch: LoadedBatch) -> tuple[dict[str, torch.Tensor | None], list[str]]:
@@ -265,16 +265,13 @@ class _Run:
         keepers: list[ChosenOutputs] = []
 
         def keep(recording: Recording) -> ChosenOutputs:
-            keepers.append(ChosenOutputs(recording, self._graphs.known, self.folder / SPILL))
+            keepers.append(ChosenOutputs(recording, self._graphs.known))
             return keepers[0]
 
         seed = None if self._seed is None else self._seed + batch.number
-        try:
-            recording = record(self._model, *batch.arguments, keep=keep, seed=seed)
-            graph = keepers[0].followed_graph() or self._graphs.add(recording, batch.name)
-            outputs = {label: keepers[0].read(place) for label, place in graph.chosen.items()}
-        finally:
-            remove_folder(self.folder / SPILL)
+        recording = record(self._model, *batch.arguments, keep=keep, seed=seed)
+        graph = keepers[0].followed_graph() or self._graphs.add(recording, batch.name)
+        outputs = {label: keepers[0].read(place) for label, place in graph.chosen.items()}
         touched = [source.label for source in recording.sources if source.written and source.kind != "constant"]
         touched += recording.silent_writes
         self._written.update(label for label in touched if not label.startswith("input"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections import Counter
 
@@ -15,6 +16,7 @@ import pytest_torchlens as tl
 from pytest_torchlens.capture import record
 from pytest_torchlens.extraction import graphs
 from pytest_torchlens.extraction import loop
+from tests.extraction.models import Counts
 from tests.extraction.models import EarlyExit
 from tests.extraction.models import Loops
 from tests.extraction.models import TwoWays
@@ -107,12 +109,22 @@ def test_overwritten_activations_are_stored_as_they_were(tmp_path):
     assert torch.equal(acts["relu"][:], acts["conv"][:].relu())
 
 
-def test_what_does_not_fit_in_memory_of_an_unknown_graph_goes_through_the_disk(tmp_path, monkeypatch):
-    monkeypatch.setattr(graphs, "_MOST_HELD", 0)
-    model = net()
-    acts = tl.extract(model, batches(), ["0", "3"], tmp_path)
-    assert torch.equal(acts["0"][:], hooked(model, batches(), "0"))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["index.json", "shard-00000.safetensors"]
+def test_a_first_batch_with_too_much_to_keep_runs_again(tmp_path, monkeypatch):
+    model, runs = nn.Sequential(Counts(), net(), nn.BatchNorm1d(2), nn.Dropout()).train(), []
+    twin = copy.deepcopy(model)
+    model.register_forward_pre_hook(lambda *_: runs.append(1))
+    torch.manual_seed(0)
+    with torch.no_grad():
+        plain = torch.cat([twin(batch.clone()) for batch in batches()])
+
+    monkeypatch.setattr(graphs, "_MOST_HELD", 100)
+    torch.manual_seed(0)
+    acts = tl.extract(model, [batch.clone() for batch in batches()], ["3"], tmp_path, eval_mode=False)
+
+    assert len(runs) == 4  # for three batches
+    assert torch.equal(acts["3"][:], plain)
+    for name, buffer in model.named_buffers():
+        assert torch.equal(buffer, twin.get_buffer(name))
 
 
 def test_a_graph_that_differs_is_followed_where_the_layers_are_in_it(tmp_path):
@@ -177,7 +189,7 @@ def test_what_is_on_a_gpu_has_no_fingerprint(monkeypatch):
 
     def keep(recording):
         outputs.append(recording)
-        return graphs.ChosenOutputs(recording, [], None)
+        return graphs.ChosenOutputs(recording, [])
 
     record(net(), (batches()[0],), keep=keep)
     assert {value.digest for call in outputs[0].calls for value in call.outputs} == {""}

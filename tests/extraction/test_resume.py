@@ -133,7 +133,6 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):
     stop(2, tmp_path)
     for name in (f".{'a' * 16}.part", "shard-00001.safetensors", "notes.txt"):
         (tmp_path / name).write_text("half")
-    (tmp_path / ".first-pass").mkdir()
     tl.extract(net(), batches(), ["1", "3"], tmp_path, **SHARDS)
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"index.json", "notes.txt", "shard-00000.safetensors", "shard-00001.safetensors"}
@@ -144,9 +143,9 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="needs fork")
 def test_killed_at_any_time_it_ends_with_the_same_bits(tmp_path):
     script = Path(__file__).with_name("kill_often.py")
-    seeds = [str(seed) for seed in range(4)]
+    seeds = [str(seed) for seed in range(3)]
     done = subprocess.run(
-        [sys.executable, script, tmp_path, "5", *seeds], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, script, tmp_path, "4", *seeds], capture_output=True, text=True, timeout=120, check=True
     )
     assert max(map(int, done.stdout.split())) > 0  # some were killed after a shard
     for seed in seeds:
