@@ -250,7 +250,7 @@ class _Run:
             if lost := before.lost(touched):
                 raise ExtractError(
                     f"{batch.name} runs other operations than those before, or holds more than 256 MiB, and would have "
-                    f"to run twice; but the model writes to {lost[0]}: begin with a small batch that runs all operations"
+                    f"to run twice; but the model writes to {lost[0]}: begin with a small batch of all operations"
                 )
             before.restore()
             outputs, _ = self._pass(batch)

@@ -19,7 +19,7 @@ def test_resnet(tmp_path):
     model, images = torchvision.models.resnet18(), torch.rand(11, 3, 64, 64)
     loader = DataLoader(TensorDataset(images, torch.arange(11)), batch_size=4)
     addresses = ["bn1", "layer2.0", "layer3.1.conv2", "fc"]
-    acts = tl.extract(model, loader, addresses, tmp_path, labels=1, shard_bytes=4 << 20)
+    acts = tl.extract(model, loader, addresses, tmp_path, labels=1, shard_bytes=1 << 20)
     assert len(list(tmp_path.glob("shard-*"))) > 1
     for address in addresses:
         assert torch.equal(acts[address][:], hooked(model, list(images.split(4)), address))
