@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from typing import ClassVar
 
 from pytest_torchlens.records import from_json
@@ -200,10 +202,43 @@ def folder_of(path: object) -> Path:
     return Path(path)
 
 
-def write_index(folder: Path, index: Index) -> None:
-    """Replace the index; a reader sees the old one or the new one."""
-    content = {"format": _FORMAT, "version": _VERSION, **json.loads(to_json(index))}
-    write_atomically(folder / FILE, json.dumps(content, indent=1))
+class IndexFile:
+    """Writes the index; a reader sees the old one or the new one.
+
+    Parameters
+    ----------
+    folder, index
+        Where, and what it says.
+    """
+
+    def __init__(self, folder: Path, index: Index) -> None:
+        self._file = folder / FILE
+        self.index = index
+        self.examples = index.examples
+        self._shards = [to_json(shard) for shard in index.shards]
+        """As text, because there may be thousands and each new one changes the file."""
+
+    def add(self, shard: Shard) -> None:
+        """Add a shard, and write."""
+        self._shards.append(to_json(shard))
+        self.examples += shard.examples
+        self.update(shards=(*self.index.shards, shard), finished=False)
+
+    def update(self, **fields: Any) -> None:
+        """Change fields, and write."""
+        self.index = dataclasses.replace(self.index, **fields)
+        self.write()
+
+    def write(self) -> None:
+        """Write it."""
+        rest = json.loads(to_json(dataclasses.replace(self.index, shards=())))
+        text = json.dumps({"format": _FORMAT, "version": _VERSION, **rest}, indent=1)
+        shards = ",\n  ".join(self._shards)
+        write_atomically(self._file, text.replace(_NO_SHARDS, f'"shards": [\n  {shards}\n ]', 1))
+
+
+_NO_SHARDS = '"shards": []'
+"""In JSON, no text has these characters: its quotes have a backslash."""
 
 
 def read_index(folder: Path) -> Index:

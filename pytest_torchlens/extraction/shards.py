@@ -6,7 +6,6 @@ import dataclasses
 from dataclasses import dataclass
 from dataclasses import field
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -16,9 +15,9 @@ from pytest_torchlens.capture.tensor_files import why_not_storable
 from pytest_torchlens.extraction.index import Batch
 from pytest_torchlens.extraction.index import ExtractError
 from pytest_torchlens.extraction.index import Index
+from pytest_torchlens.extraction.index import IndexFile
 from pytest_torchlens.extraction.index import Piece
 from pytest_torchlens.extraction.index import Shard
-from pytest_torchlens.extraction.index import write_index
 from pytest_torchlens.records.files import make_folder
 
 
@@ -56,14 +55,14 @@ class ShardWriter:
 
     def __init__(self, folder: Path, index: Index, shard_bytes: int) -> None:
         self._folder = folder
-        self.index = index
+        self._index_file = IndexFile(folder, index)
         self._limit = shard_bytes
         self._columns: dict[str, _Column] = {}
         self._batches: list[Batch] = []
         self._bytes = 0
         if not index.shards:
             make_folder(folder)
-            write_index(folder, index)
+            self._index_file.write()
 
     def add(self, batch: Batch, tensors: dict[str, torch.Tensor]) -> None:
         """Add the activations of a batch, which are CPU tensors that nothing else writes to."""
@@ -78,15 +77,15 @@ class ShardWriter:
         """Write the batches that are still in memory."""
         if not self._batches:
             return
-        file = f"shard-{len(self.index.shards):05d}.safetensors"
+        file = f"shard-{len(self._index_file.index.shards):05d}.safetensors"
         pieces = {name: column.pieces() for name, column in self._columns.items()}
         try:
             save_tensors(self._joined(), self._folder / file)
         except TensorFileError as error:
             raise ExtractError(str(error)) from None
-        shard = Shard(file, self.index.examples, tuple(self._batches), pieces)
+        shard = Shard(file, self._index_file.examples, tuple(self._batches), pieces)
         self._columns, self._batches, self._bytes = {}, [], 0
-        self._update(shards=(*self.index.shards, shard), finished=False)
+        self._index_file.add(shard)
 
     def _joined(self) -> dict[str, torch.Tensor]:
         """Return each piece as one tensor, by its name in the file; let go of what it was made from."""
@@ -99,20 +98,17 @@ class ShardWriter:
 
     def note_written(self, names: set[str]) -> None:
         """Note the parameters and buffers that forward wrote to; on disk with the next shard."""
-        provenance = self.index.provenance
-        if new := names - set(provenance.written):
-            written = dataclasses.replace(provenance, written=(*provenance.written, *sorted(new)))
-            self.index = dataclasses.replace(self.index, provenance=written)
+        index = self._index_file.index
+        if new := names - set(index.provenance.written):
+            written = (*index.provenance.written, *sorted(new))
+            provenance = dataclasses.replace(index.provenance, written=written)
+            self._index_file.index = dataclasses.replace(index, provenance=provenance)
 
     def end(self) -> None:
         """Write what is still in memory, and that the loader has no more batches."""
         self.flush()
-        if not self.index.finished:
-            self._update(finished=True)
-
-    def _update(self, **fields: Any) -> None:
-        self.index = dataclasses.replace(self.index, **fields)
-        write_index(self._folder, self.index)
+        if not self._index_file.index.finished:
+            self._index_file.update(finished=True)
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:

@@ -135,3 +135,13 @@ def test_another_shard_in_its_place_is_noticed(acts):
     (acts.folder / "shard-00002.safetensors").replace(acts.folder / "shard-00000.safetensors")
     with pytest.raises(tl.ExtractError, match=r"shard-00000\.safetensors is damaged: .* is not what the index says"):
         tl.load_activations(acts.folder)["1"][0]
+
+
+def test_no_name_disturbs_the_index(tmp_path):
+    def named(x):
+        return x
+
+    named.__qualname__ = '"shards": [], "finished": true'
+    acts = tl.extract(net(), batches(), "1", tmp_path, transform=named, shard_bytes=1)
+    assert acts.layers["relu_1_2"].transform.endswith(named.__qualname__)
+    assert acts.shards == [slice(0, 4), slice(4, 8), slice(8, 11)]
