@@ -1,30 +1,14 @@
-"""Activations of real models over a data set are those of a plain loop."""
+"""Activations of a real model over a data set are those of a plain loop."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
-from torch.utils.data import TensorDataset
 
 import pytest_torchlens as tl
-from tests.extraction.models import hooked
-
-pytestmark = pytest.mark.slow
 
 
-def test_resnet(tmp_path):
-    torchvision = pytest.importorskip("torchvision")
-    torch.manual_seed(0)
-    model, images = torchvision.models.resnet18(), torch.rand(11, 3, 64, 64)
-    loader = DataLoader(TensorDataset(images, torch.arange(11)), batch_size=4)
-    addresses = ["bn1", "layer2.0", "layer3.1.conv2", "fc"]
-    acts = tl.extract(model, loader, addresses, tmp_path, labels=1, shard_bytes=1 << 20)
-    assert len(list(tmp_path.glob("shard-*"))) > 1
-    for address in addresses:
-        assert torch.equal(acts[address][:], hooked(model, list(images.split(4)), address))
-
-
+@pytest.mark.slow
 def test_bert_with_sequences_of_several_lengths(tmp_path):
     transformers = pytest.importorskip("transformers")
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
