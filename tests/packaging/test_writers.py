@@ -19,6 +19,7 @@ WRITERS = {
 ALLOWED = {
     "capture/tensor_files.py save_file": "inside `replacing`",
     "recorder/worker/tables.py write_table": "inside `replacing`",
+    "extraction/exports.py write_table": "the same",
     "recorder/worker/files.py open": "a file that grows: `WholeFile` undoes an incomplete write, inside `writing`",
     "recorder/worker/files.py truncate": "the same",
     "recorder/output.py FileLock": "a lock on the folder, without which the recorder works too",
