@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from pytest_torchlens.draw import Theme
     from pytest_torchlens.edit import Part
     from pytest_torchlens.edit import assert_effect
+    from pytest_torchlens.extraction import ActivationArray
+    from pytest_torchlens.extraction import Activations
+    from pytest_torchlens.extraction import ExtractError
+    from pytest_torchlens.extraction import extract
+    from pytest_torchlens.extraction import load_activations
     from pytest_torchlens.functions import get_model_activations
     from pytest_torchlens.functions import get_model_metadata
     from pytest_torchlens.functions import get_model_structure
@@ -38,9 +43,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "ActivationArray": "extraction",
+    "Activations": "extraction",
     "DecisionChangedError": "replay",
     "DrawOptions": "draw",
     "DrawingUnavailable": "draw",
+    "ExtractError": "extraction",
     "HistoryFileError": "history",
     "LookupKeyError": "history",
     "ModelHistory": "history",
@@ -56,10 +64,12 @@ _HOME = {
     "Theme": "draw",
     "TraceError": "capture",
     "assert_effect": "edit",
+    "extract": "extraction",
     "get_model_activations": "functions",
     "get_model_metadata": "functions",
     "get_model_structure": "functions",
     "load": "history",
+    "load_activations": "extraction",
     "log_forward_pass": "functions",
     "measure_forward_pass": "measure",
     "show_model_graph": "functions",
@@ -68,9 +78,12 @@ _HOME = {
 }
 
 __all__ = [
+    "ActivationArray",
+    "Activations",
     "DecisionChangedError",
     "DrawOptions",
     "DrawingUnavailable",
+    "ExtractError",
     "HistoryFileError",
     "LookupKeyError",
     "ModelHistory",
@@ -86,10 +99,12 @@ __all__ = [
     "Theme",
     "TraceError",
     "assert_effect",
+    "extract",
     "get_model_activations",
     "get_model_metadata",
     "get_model_structure",
     "load",
+    "load_activations",
     "log_forward_pass",
     "measure_forward_pass",
     "show_model_graph",

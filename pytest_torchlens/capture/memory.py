@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from pytest_torchlens.capture.fingerprint import digest_and_key
 from pytest_torchlens.capture.fingerprint import fingerprint
 from pytest_torchlens.capture.storage import Extent
 from pytest_torchlens.capture.storage import is_freed
@@ -46,6 +47,9 @@ class Retention:
 
     keep_output = keep
     """Save an output of a call; subclasses override this to save outputs differently from sources."""
+
+    digest_and_key = staticmethod(digest_and_key)
+    """Return the fingerprint of an output, ``""`` if it is to have none, and its storage key."""
 
     def watch(self, value: Value, tensor: torch.Tensor, written: bool = False) -> None:
         """Called for each source; does nothing here."""

@@ -55,7 +55,7 @@ from pytest_torchlens.capture.values import Source
 
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 
-Keep = Literal["none", "all", "recent"] | SaveOptions | frozenset[str]
+Keep = Literal["none", "all", "recent"] | SaveOptions | frozenset[str] | Callable[[Recording], Retention]
 
 
 class TraceError(RuntimeError):
@@ -90,7 +90,7 @@ def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
         too, lets go of the oldest when they hold more than 16 MiB, and copies 4 MiB in all.  ``"none"`` saves only
         fingerprints.
         `SaveOptions` say what to save of each activation.  A set of names saves the outputs of the functions with
-        these names.
+        these names.  A function of the recording returns the `Retention` that decides.
     seed
         Seed for the generators of torch, NumPy and Python; None does not seed them.
     watch
@@ -298,6 +298,8 @@ def _retention(recording: Recording, keep: Keep) -> Retention:
         return OptionRetention(recording, keep)
     if keep == "recent":
         return RecentOutputs()
+    if callable(keep):
+        return keep(recording)
     return FunctionCopies(recording, keep) if isinstance(keep, frozenset) else Retention()
 
 

@@ -104,7 +104,7 @@ class TensorWriter:
         """Write the tensors that are still in memory."""
         if self._pending:
             file = self.folder / f"activations-{self._files:05d}.safetensors"
-            _save(self._pending, file)
+            save_tensors(self._pending, file)
             self._files += 1
             self._pending, self._bytes = {}, 0
 
@@ -129,10 +129,17 @@ def _keep_only(file: Path, wanted: set[str]) -> None:
     elif len(remaining) < len(names):
         with _open(file) as opened:
             tensors = {name: opened.get_tensor(name).clone() for name in remaining}
-        _save(tensors, file)
+        save_tensors(tensors, file)
 
 
-def _save(tensors: dict[str, torch.Tensor], file: Path) -> None:
+def save_tensors(tensors: dict[str, torch.Tensor], file: Path) -> None:
+    """Write contiguous CPU tensors into a file, whole or not at all.
+
+    Raises
+    ------
+    TensorFileError
+        If that fails.
+    """
     try:
         with replacing(file, make_folders=False) as part:
             _save_file(tensors, part)

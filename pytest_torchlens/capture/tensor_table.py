@@ -203,7 +203,7 @@ class TensorTable:
             ref, slot = weakref.ref(tensor), self.slots
             self.slots += 1
         value = Value(slot, number, place, tensor)
-        value.digest, key = digest_and_key(tensor, value)
+        value.digest, key = self._retention.digest_and_key(tensor, value)
         entry = self._live[id(tensor)] = (ref, value, key, number)
         if old is not None and ref is old[0] and key != old[2]:  # ``tensor.data = other``
             self._owners = None

@@ -23,7 +23,7 @@ def graph_differences(
     Shapes and values are not compared.  `addresses` are the addresses of the model's modules.
     """
     alignment = align(before, after)
-    same = [_is_same(pair, addresses) for pair in alignment.pairs]
+    same = [ran_in_both(pair, addresses) for pair in alignment.pairs]
     changed = _changed_edges(alignment.edges, same)
     sentences: list[str] = []
     for is_same, indices in groupby(range(len(same)), same.__getitem__):
@@ -36,7 +36,7 @@ def graph_differences(
     return tuple(sentences)
 
 
-def _is_same(pair: Pair, addresses: Container[str]) -> bool:
+def ran_in_both(pair: Pair, addresses: Container[str]) -> bool:
     """Return whether both passes ran the operation: one function, on the same parameters, in the same module."""
     if pair.first is None or pair.second is None:
         return False

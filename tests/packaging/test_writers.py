@@ -19,6 +19,7 @@ WRITERS = {
 ALLOWED = {
     "capture/tensor_files.py save_file": "inside `replacing`",
     "recorder/worker/tables.py write_table": "inside `replacing`",
+    "extraction/exports.py write_table": "the same",
     "recorder/worker/files.py open": "a file that grows: `WholeFile` undoes an incomplete write, inside `writing`",
     "recorder/worker/files.py truncate": "the same",
     "recorder/output.py FileLock": "a lock on the folder, without which the recorder works too",
@@ -29,6 +30,7 @@ ALLOWED = {
     "plugin/results.py mkdir": "of pytest's cache",
     "validate/record_invariants.py unlink": "of a graph in memory",
     "run/module_calls.py unlink": "the same",
+    "extraction/graphs.py unlink": "the same",
     "validate/resources.py truncate": "puts back a user's file in memory",
     "run/child.py write_text": "of /proc, which is no file",
 }
