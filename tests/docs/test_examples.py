@@ -16,7 +16,10 @@ from tests.report.samples import run
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize(
+DOCS_WITH_EXAMPLES = ["history.md", "extract.md", "edits.md", "named_edits.md", "effects.md", "recorder.md"]
+
+
+@pytest.mark.parametrize("name", DOCS_WITH_EXAMPLES)
     "name", ["extract.md", "history.md", "edits.md", "named_edits.md", "effects.md", "recorder.md"]
 )
 def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
