@@ -20,8 +20,6 @@ DOCS_WITH_EXAMPLES = ["history.md", "extract.md", "edits.md", "named_edits.md", 
 
 
 @pytest.mark.parametrize("name", DOCS_WITH_EXAMPLES)
-    "name", ["extract.md", "history.md", "edits.md", "named_edits.md", "effects.md", "recorder.md"]
-)
 def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(encoding="utf-8"), flags=re.DOTALL)
