@@ -13,6 +13,7 @@ import torchvision
 from torch import Tensor
 from torch import nn
 
+from pytest_torchlens import Part
 from pytest_torchlens import log_forward_pass
 from pytest_torchlens import show_model_graph
 ```
@@ -102,5 +103,10 @@ SEEN = {
         "`+` blue: only in the second pass; `−` orange: only in the first; `~` violet: in both but other, and how.",
         "`flatten` moved from module 4 to module 5 and is recognized; blocks without a difference are closed.",
         "Arrows of the first pass alone are dashed.",
+    ],
+    "edited": [
+        "`relu_2_8` is filled and says what was put into its channel 2; the title has both edits.",
+        "The arrow from `conv2d_1_1` into `add_1_5` is thick: this addition alone reads zeros.",
+        "Outlines are the wider the more a tensor changed, and each says by how much; all before the edits is as ever.",
     ],
 }

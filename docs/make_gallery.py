@@ -90,6 +90,12 @@ def difference(path: Path) -> None:
     after.draw_difference(before, path)
 
 
+def edited(path: Path) -> None:
+    """Draw a pass with one channel taken out, and without one residual connection."""
+    history = tl.log_forward_pass(models.net(nn.ReLU(), classes=5), torch.rand(1, 3, 8, 8))
+    history.edit({("conv2d_1", "add_1"): 0.0, tl.Part("relu_2", channel=2): 0.0}).draw(path, legend=True)
+
+
 FIGURES = {
     "demo": small(models.DemoNetwork, legend=True),
     "recurrent_unrolled": small(models.RecurrentNetwork, vis_opt="unrolled"),
@@ -121,6 +127,13 @@ FIGURES = {
         "after = log_forward_pass(net(nn.GELU(), nn.Dropout(0.1), classes=6), x)\n"
         'after.draw_difference(before, "difference.svg")',
         (models.Block, models.net),
+    ),
+    "edited": Figure(
+        "An edited pass",
+        edited,
+        "history = log_forward_pass(net(nn.ReLU(), classes=5), torch.rand(1, 3, 8, 8))\n"
+        'edited = history.edit({("conv2d_1", "add_1"): 0.0, Part("relu_2", channel=2): 0.0})\n'
+        'edited.draw("edited.svg", legend=True)',
     ),
 }
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pytest_torchlens.draw import OptionError
     from pytest_torchlens.draw import Theme
     from pytest_torchlens.edit import Part
+    from pytest_torchlens.edit import assert_effect
     from pytest_torchlens.functions import get_model_activations
     from pytest_torchlens.functions import get_model_metadata
     from pytest_torchlens.functions import get_model_structure
@@ -54,6 +55,7 @@ _HOME = {
     "THEMES": "draw",
     "Theme": "draw",
     "TraceError": "capture",
+    "assert_effect": "edit",
     "get_model_activations": "functions",
     "get_model_metadata": "functions",
     "get_model_structure": "functions",
@@ -83,6 +85,7 @@ __all__ = [
     "THEMES",
     "Theme",
     "TraceError",
+    "assert_effect",
     "get_model_activations",
     "get_model_metadata",
     "get_model_structure",

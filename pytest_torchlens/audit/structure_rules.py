@@ -250,4 +250,4 @@ def _lets_through(op: Operation, is_followed: bool) -> bool:
     """Whether a gradient passes through an operation; if autograd was on, the operation's record says so."""
     if is_followed and op.call_id >= 0:
         return bool(op.gradfunc_name)
-    return is_floating(op) and op.layer_type not in _CUTS
+    return (is_floating(op) or op.tensor_dtype.startswith("torch.complex")) and op.layer_type not in _CUTS

@@ -393,7 +393,7 @@ class FunctionTracer(TorchFunctionMode):
             self._expanding.pop()
             self._group = outer
 
-    _body = staticmethod(body_of)
+    _body: Callable[[Any], Callable[..., Any]] = staticmethod(body_of)
 
     def _call_object(
         self, info: FunctionInfo, kinds: tuple[type, ...], args: tuple[Any, ...], kwargs: dict[str, Any]

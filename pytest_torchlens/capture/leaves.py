@@ -264,7 +264,8 @@ def _of_same_class(value: Any, items: list[Any]) -> Any:
 def _rebuilt(value: Any, items: list[Any]) -> Any:
     if isinstance(value, dict):
         other = value.copy()
-        other.update(zip(value, items, strict=True))
+        for key, item in zip(value, items, strict=True):  # not update(), which the outputs of transformers forbid
+            other[key] = item
         return other
     return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import safetensors.torch
@@ -90,11 +91,13 @@ def blank(model: nn.Module) -> None:
 
     Raises
     ------
+    NotCarriedError
+        If there is no state_dict.
     UnseenError
         If one cannot be changed, as quantized ones.
     """
     with torch.no_grad():
-        for name, tensor in model.state_dict().items():
+        for name, tensor in state_of(model).items():
             if isinstance(tensor, torch.Tensor) and not is_lazy(tensor):
                 try:
                     _change(tensor)
@@ -111,6 +114,23 @@ def _change(tensor: torch.Tensor) -> None:
         tensor.copy_(torch.where(tensor > 0, tensor - 1, tensor + 1))  # within the range of an index
 
 
+def state_of(model: nn.Module) -> dict[str, Any]:
+    """Return the state_dict of a model.
+
+    Raises
+    ------
+    NotCarriedError
+        If the model raises, or returns something else.
+    """
+    try:
+        state = model.state_dict()
+    except Exception as error:
+        raise NotCarriedError(f"state_dict raised {type(error).__name__}: {error}") from error
+    if not isinstance(state, Mapping):
+        raise NotCarriedError(f"state_dict returned {type(state).__name__}, expected a mapping of names to tensors")
+    return state
+
+
 def load(model: nn.Module, fresh: nn.Module) -> None:
     """Load the state_dict of a model into another instance.
 
@@ -119,7 +139,7 @@ def load(model: nn.Module, fresh: nn.Module) -> None:
     NotCarriedError
         If that raises.
     """
-    _load(fresh, model.state_dict(), "load_state_dict")
+    _load(fresh, state_of(model), "load_state_dict")
 
 
 def _load(fresh: nn.Module, state: dict[str, Any], words: str, **options: Any) -> Any:
@@ -139,7 +159,7 @@ def load_from_meta(model: nn.Module, fresh: nn.Module) -> list[str]:
         If that raises, or leaves a tensor on the meta device.
     """
     others = to_meta(fresh)
-    _load(fresh, copy.deepcopy(model.state_dict()), "load_state_dict(assign=True)", assign=True)
+    _load(fresh, copy.deepcopy(state_of(model)), "load_state_dict(assign=True)", assign=True)
     left = [name for name, tensor in (*named_parameters(fresh), *named_buffers(fresh)) if tensor.is_meta]
     if left:
         raise NotCarriedError(f"load_state_dict(assign=True) leaves {left[0]!r} on the meta device")
@@ -175,7 +195,7 @@ def through_safetensors(model: nn.Module, fresh: nn.Module) -> None:
     NotCarriedError
         If that raises, or loses a value.
     """
-    state = model.state_dict()
+    state = state_of(model)
     if others := [name for name, value in state.items() if not isinstance(value, torch.Tensor)]:
         raise NotCarriedError(f"{others[0]!r} in the state_dict is {type(state[others[0]]).__name__}, not a tensor")
     once: dict[Any, str] = {}
@@ -188,5 +208,5 @@ def through_safetensors(model: nn.Module, fresh: nn.Module) -> None:
     except Exception as error:
         raise NotCarriedError(f"safetensors raised {type(error).__name__}: {error}") from error
     found = _load(fresh, loaded, "load_state_dict from safetensors", strict=False)
-    if lost := [name for name in found.missing_keys if name in once.values()]:
+    if lost := [name for name in getattr(found, "missing_keys", ()) if name in once.values()]:
         raise NotCarriedError(f"load_state_dict from safetensors misses {lost[0]!r}")

@@ -6,6 +6,7 @@ To add a check, write a module of its name with ``run(subject, **options)`` and 
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -61,9 +62,11 @@ class BuiltInCheck:
     options: Mapping[str, Option] = field(default_factory=dict)
 
     def run(self, subject: Subject, **options: Any) -> CheckResult:
-        """Check a model, and return the result."""
+        """Check a model, and return the result; warnings are ignored, as the plain run has given the model's own."""
         module = importlib.import_module(f"{__package__}.{self.name.replace('-', '_')}")
-        result: CheckResult = module.run(subject, **options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            result: CheckResult = module.run(subject, **options)
         return result
 
 
@@ -79,9 +82,13 @@ def split_names(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def _some_of(*words: str) -> Option:
-    """Return an option that takes some of these words, joined by commas."""
-    expected = f"some of {', '.join(words)}, joined by commas"
-    return Option(expected, (str,), lambda text: text.strip(" ,") and set(split_names([text])) <= set(words), words)
+    """Return an option that takes some of these words, joined by commas or in a list."""
+
+    def fits(value: Any) -> bool:
+        names = split_names([value]) if isinstance(value, str) else value
+        return bool(names) and all(name in words for name in names)
+
+    return Option(f"some of {', '.join(words)}, joined by commas", (str, list, tuple), fits, words)
 
 
 _WAYS = _some_of("state_dict", "safetensors", "meta", "deepcopy", "pickle")
@@ -203,7 +210,8 @@ CHECKS: tuple[BuiltInCheck, ...] = (
     ),
 )
 """In the order in which they run."""
-COMMON_OPTIONS = {"seconds": POSITIVE, "xfail": TEXT}
+_REASON = Option("the reason why it is expected to fail, as text", (str,), str.strip)
+COMMON_OPTIONS = {"seconds": POSITIVE, "xfail": _REASON}
 """Options of every check."""
 CHEAP = 7
 """`lens_same` runs the checks that cost at most so many passes, unless it is told which."""
@@ -278,6 +286,8 @@ def setting_of(name: str, value: object, check: Check | None) -> CheckSetting:
     except ValueError as error:
         raise CheckNameError(f"{name}: {error}") from None
     options = {key: item for key, item in value.items() if key not in COMMON_OPTIONS}
+    if isinstance(check, BuiltInCheck):
+        options = {key: ",".join(item) if isinstance(item, list | tuple) else item for key, item in options.items()}
     return CheckSetting(options, str(value.get("xfail", "")), float(value.get("seconds", DEFAULT_SECONDS)))
 
 

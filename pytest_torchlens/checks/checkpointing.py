@@ -7,6 +7,7 @@ its switch on.  What rounding explains is what a move of each parameter by one u
 from __future__ import annotations
 
 import copy
+import inspect
 import warnings
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -62,13 +63,18 @@ _FLAGS = (
     "grad_checkpointing",
     "use_checkpoint",
     "use_checkpointing",
+    "use_grad_checkpointing",
     "use_gradient_checkpointing",
+    "use_activation_checkpointing",
+    "checkpoint_activations",
     "activation_checkpointing",
     "checkpointing",
     "with_cp",
     "memory_efficient",
 )
 """Attributes that models switch it with, where they have no method."""
+_CONFIGS = ("config", "cfg")
+"""Attributes with objects that hold the settings of a model."""
 _MOVES = 4
 _ADVICE = (
     "what a checkpoint runs again must compute the same: leave preserve_rng_state on, keep no state between the two "
@@ -113,14 +119,35 @@ def _switch_on(model: nn.Module) -> str:
             except Exception as error:
                 raise NotApplicableError(f"{name}() raised {type(error).__name__}: {error}") from error
             return f"{name}()"
-    found = [(module, name) for module in _able(model) for name in _FLAGS if vars(module).get(name) is False]
-    for module, name in found:
-        setattr(module, name, True)
+    holders = [holder for module in _able(model) for holder in (module, *_configs_of(module))]
+    found = [(holder, name) for holder in holders for name in _FLAGS if _is_off(holder, name) and _set(holder, name)]
     if not found:
         raise NotApplicableError(
             f"the model has no switch for it: no {', '.join(_METHODS)}, and no attribute of that name"
         )
     return ", ".join(dict.fromkeys(f"attribute {name!r}" for _, name in found))
+
+
+def _configs_of(module: nn.Module) -> list[Any]:
+    """Return the objects in which a module keeps its settings, if it has some."""
+    return [vars(module)[name] for name in _CONFIGS if hasattr(vars(module).get(name), "__dict__")]
+
+
+def _is_off(holder: Any, name: str) -> bool:
+    """Return whether an object, or its class, has an attribute that is False; a property that can be set counts."""
+    kept = inspect.getattr_static(holder, name, None)
+    return kept is False or (
+        isinstance(kept, property) and kept.fset is not None and getattr(holder, name, None) is False
+    )
+
+
+def _set(holder: Any, name: str) -> bool:
+    """Set an attribute, and return whether it can be."""
+    try:
+        setattr(holder, name, True)
+    except Exception:  # noqa: BLE001 - a frozen object, or whatever a property raises
+        return False
+    return True
 
 
 def _refuses(module: nn.Module) -> bool:

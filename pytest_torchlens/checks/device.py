@@ -25,9 +25,11 @@ from pytest_torchlens.checks.inputs import with_inputs
 from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import Subject
+from pytest_torchlens.checks.subject import WrongOptionError
 from pytest_torchlens.checks.vacuity import dependent
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import CheckResult
+from pytest_torchlens.records import close
 
 NAME = "device"
 _ADVICE = (
@@ -103,13 +105,18 @@ def _device(home: torch.device, name: str) -> torch.device:
     Raises
     ------
     NotApplicableError
-        If there is none, or none of that name.
+        If PyTorch sees none here, or not that one.
+    WrongOptionError
+        If PyTorch knows no such device.
     """
     found = available()
     try:
         wanted = torch.device(name) if name else None
     except RuntimeError as error:
-        raise NotApplicableError(f"there is no device {name!r}: {error}") from error
+        hint = close(name, ["cpu", "cuda", "mps", "xpu"])
+        raise WrongOptionError(
+            f"to: expected a device of PyTorch such as cuda or cuda:1, got {name!r}{hint and f' ({hint})'}"
+        ) from error
     if wanted is not None:
         if wanted.type not in (*found, "cpu") or _is_same(wanted, home):
             raise NotApplicableError(

@@ -11,8 +11,10 @@ import contextlib
 import copy
 import re
 from collections import defaultdict
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -30,6 +32,7 @@ from pytest_torchlens.checks.compare import differing_outputs
 from pytest_torchlens.checks.compare import passed_all
 from pytest_torchlens.checks.compare import words_of
 from pytest_torchlens.checks.dynamo import first_sentence
+from pytest_torchlens.checks.evidence import LowPrecision
 from pytest_torchlens.checks.exact import ExactPlayer
 from pytest_torchlens.checks.exact import is_discrete
 from pytest_torchlens.checks.exact import relative_error
@@ -78,6 +81,8 @@ _ADVICE = {
     "masks with torch.finfo(x.dtype).min",
     "overflow": "scale down before the operation, clamp after it, or run it in float32; bfloat16 has the range of "
     "float32",
+    "not finite": "run the operation in float32: its kernel for this type is wrong (report it to its library), or what "
+    "it computes inside overflows",
     "underflow": "scale up before the operation, or run it in float32; an epsilon must be a number of its type",
     "rounds": "let the operation sum and subtract in float32: x.float(), and back with .to(x.dtype)",
     "lost": "run the operation in float32, with what leads to it: positions, angles, sums of squares and exponents "
@@ -101,9 +106,10 @@ def run(subject: Subject, types: str = "bfloat16,autocast") -> CheckResult:
     unseen: list[str] = []
     for name in split_names([types]):
         try:
-            history = _recorded(subject, name)
+            runner = subject if name == _AUTOCAST else _cast(subject, _DTYPES[name])
+            history = _recorded(subject, runner, name)
             _require_half(history)
-            result = _Judged(subject, history, name).result()
+            result = _Judged(subject, runner, history, name).result()
         except _MixedError as error:
             return results.failed(NAME, results.failure_of_raise(subject.history, error.error, _ADVICE["mixed"]))
         except NotApplicableError as reason:
@@ -145,10 +151,9 @@ def _require_half(history: ModelHistory) -> None:
 # -- passes ----------------------------------------------------------------------------------------------------------
 
 
-def _recorded(subject: Subject, name: str) -> ModelHistory:
+def _recorded(subject: Subject, runner: Subject, name: str) -> ModelHistory:
     """Return a recorded pass in low precision."""
     way = f"under {name}" if name == _AUTOCAST else f"in {name}"
-    runner = subject if name == _AUTOCAST else _cast(subject, _DTYPES[name])
     try:
         with _autocast(subject) if name == _AUTOCAST else contextlib.nullcontext():
             return runner.record(way=way)
@@ -207,23 +212,27 @@ class _Output(NamedTuple):
 class _Judged:
     """Judges a recorded pass in low precision."""
 
-    def __init__(self, subject: Subject, history: ModelHistory, name: str) -> None:
+    def __init__(self, subject: Subject, runner: Subject, history: ModelHistory, name: str) -> None:
         self._subject = subject
+        self._runner = runner
         self._history = history
         self._name = name
         self._errors: dict[int, float] = {}
         """The error of each call's result, as a part of the RMS: its own and what it inherits."""
+        self._inside: dict[int, torch.dtype] = {}
+        """What calls compute in, where that is not the dtype of their results."""
         self._unlike: list[str] = []
         """Paths of the outputs of whole numbers that are other ones than in the plain pass."""
 
     def result(self) -> CheckResult:
         """Return the failure at the first operation at fault; passed, if no output shows one."""
-        count, worst, wrong = 0, 0.0, []
+        count, wrong = 0, []
         for own in own_judgements(self._subject, self._history.recording):
             count += 1
-            worst = max(worst, own.judgement.excess)
             if not own.judgement.within:
                 wrong.append(own)
+            elif own.dtype is not own.output.dtype:
+                self._inside[own.number] = own.dtype
         if not count:
             raise NotApplicableError("no operation gives real numbers that float64 can give, too")
         outputs = self._outputs(with_rounding=bool(wrong))
@@ -239,7 +248,8 @@ class _Judged:
     def _outputs(self, *, with_rounding: bool) -> list[_Output]:
         """Return what is judged: outputs, and the real numbers behind whole ones that differ from the plain pass's."""
         recording, deciding = self._history.recording, self._deciding()
-        kinds = [Player, ExactPlayer, *([RoundingPlayer] if with_rounding else [])]
+        kinds: list[Callable[[Recording], Player]] = [Player, ExactPlayer]
+        kinds += [partial(RoundingPlayer, inside=self._inside)] if with_rounding else []
         found: list[_Output] = []
         decisive: dict[str, list[_Output]] = defaultdict(list)
         with torch.no_grad(), contextlib.ExitStack() as stack:
@@ -281,6 +291,7 @@ class _Judged:
         kind, cause = _cause(own)
         errs = "has other values, and what decides on them errs" if output.decides else "errs"
         what = f"{output_name(output.path)} {errs} in {self._name} by more than rounding explains: "
+        self._accuse(own.number, own.dtype)
         return self._failure(own.number, what + words_of(output.judgement), kind, cause, own.exact, own.output, count)
 
     def _lost_values(self, path: str) -> list[int]:
@@ -305,10 +316,18 @@ class _Judged:
         )
         leading = sorted(ancestors(self._history.recording, output.path))
         number = next((at for at in (*lost, *leading) if self._errors[at] >= _LOST / 2), None)
+        if number is not None:
+            kinds = (value.dtype for value in self._history.recording.calls[number].outputs)
+            self._accuse(number, next((kind for kind in kinds if kind in HALF), torch.bfloat16), least=_LOST / 2)
         inherited = 0.0 if number is None else self._inherited(number)
         error = output.relative if number is None else self._errors[number]
         cause = f"its result errs by {error:.0%} of the RMS, its inputs by {inherited:.1%}: the type has too few digits"
         return self._failure(number, what, "lost", cause, output.exact, output.value, count)
+
+    def _accuse(self, number: int, dtype: torch.dtype, least: float = 0.0) -> None:
+        history, alive = self._history, self._runner
+        found = LowPrecision(history=history, number=number, dtype=dtype, least=least, alive=alive)
+        self._subject.tools.witness(found)
 
     def _inherited(self, number: int) -> float:
         reads = (value_of(read).call for _, read in edges_in(self._history.recording.calls[number]))
@@ -364,9 +383,11 @@ def _last_real(recording: Recording, output: Value | Aliased) -> set[int]:
 
 def _cause(own: OwnJudgement) -> tuple[str, str]:
     """Return a word for why an operation errs, and the cause in words."""
-    if own.overflows:
+    if own.is_not_finite:
         most, end = float(own.exact.abs().nan_to_num(posinf=0.0).max()), torch.finfo(own.output.dtype).max
-        return "overflow", f"overflow: it gives up to {most:.3g}, and its type ends at {end:.3g}"
+        if own.overflows:
+            return "overflow", f"overflow: it gives up to {most:.3g}, and its type ends at {end:.3g}"
+        return "not finite", f"inf or NaN where float64 gives numbers up to {most:.3g}, which its type holds"
     if own.underflow:
         least = torch.finfo(own.output.dtype).tiny
         return (

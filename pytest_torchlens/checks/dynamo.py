@@ -9,6 +9,7 @@ import types
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
@@ -26,6 +27,7 @@ from torch.compiler import set_stance
 
 from pytest_torchlens.capture.looks import named_buffers
 from pytest_torchlens.capture.looks import named_parameters
+from pytest_torchlens.checks.subject import WrongOptionError
 from pytest_torchlens.history.source import is_model_file
 from pytest_torchlens.records import SourcePlace
 from pytest_torchlens.records import close
@@ -56,8 +58,8 @@ class Compiler:
 
     Raises
     ------
-    ValueError
-        If there is no such backend.
+    WrongOptionError
+        If there is no such backend or mode.
     """
 
     def __init__(
@@ -136,8 +138,14 @@ def _backend(name: str) -> Callable[..., Any]:
     known = torch._dynamo.list_backends(None)
     if name not in known:
         usual = ", ".join(torch._dynamo.list_backends())
-        raise ValueError(f"backend: expected a registered one ({usual}), got {name!r} {close(name, known)}".rstrip())
+        raise WrongOptionError(f"backend: expected a registered one ({usual}), got {_quoted(name, known)}")
     return lookup_backend(name)
+
+
+def _quoted(name: str, known: Iterable[str]) -> str:
+    """Return a name in quotes, with the nearest known one."""
+    hint = close(name, known)
+    return f"{name!r}{hint and f' ({hint})'}"
 
 
 def _options(backend: str, mode: str, dynamic: bool | None) -> dict[str, Any]:
@@ -148,7 +156,7 @@ def _options(backend: str, mode: str, dynamic: bool | None) -> dict[str, Any]:
         return {"mode": mode}
     modes = torch._inductor.list_mode_options()
     if mode not in modes:
-        raise ValueError(f"mode: expected one of {', '.join(modes)}, got {mode!r} {close(mode, modes)}".rstrip())
+        raise WrongOptionError(f"mode: expected one of {', '.join(modes)}, got {_quoted(mode, modes)}")
     return {"config_patches": torch._inductor.list_mode_options(mode, dynamic)}
 
 

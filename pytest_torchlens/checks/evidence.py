@@ -93,6 +93,44 @@ class MixedRows(Evidence):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReachedPositions(Evidence):
+    """Its result changes at some positions of a sequence when the inputs of the model change at others.
+
+    Attributes
+    ----------
+    place
+        Which of its results that is.
+    inside
+        In the shape of the result: whether an element is at a position that must not change.
+    changed
+        Inputs of the model by path, with other values at the other positions.
+    through
+        Numbers of the calls without positions that the change came through, if it did.
+    """
+
+    place: int
+    inside: torch.Tensor
+    changed: Mapping[str, torch.Tensor]
+    through: Sequence[int] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LowPrecision(Evidence):
+    """It errs in low precision by more than its type explains.  The history is that of the pass in low precision.
+
+    Attributes
+    ----------
+    dtype
+        The type.
+    least
+        The smallest error that shows it, as a part of the RMS; 0 for any that one rounding does not explain.
+    """
+
+    dtype: torch.dtype
+    least: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Unsteady(Evidence):
     """It gives something else in a second pass.  Both passes have their activations saved.
 

@@ -30,6 +30,10 @@ from pytest_torchlens.replay.player import Arguments
 EXACT = {torch.complex64: torch.complex128, torch.complex32: torch.complex128}
 EXACT |= dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float64)
 CASTS = frozenset(["float", "half", "bfloat16", "double"])
+"""Methods that cast to one type; they take no dtype, which could be replaced."""
+
+CASTS_TO = frozenset(["to", "type", "type_as", "_to_copy"])
+"""Functions that may cast to any."""
 
 
 def in_float64(leaf: Any) -> Any:
@@ -175,7 +179,7 @@ def relative_error(value: torch.Tensor, exact: torch.Tensor) -> float:
     """Return the RMS error of finite numbers as a part of their RMS; infinite if only the exact ones are finite."""
     if is_discrete(value) or value.is_complex() or value.shape != exact.shape:
         return 0.0
-    one, two = value.double(), exact.double()
+    one, two = value.detach().double(), exact.detach().double()
     if not math.isfinite(float(two.abs().max()) if two.numel() else 0.0):
         finite = two.isfinite()
         one, two = one[finite], two[finite]

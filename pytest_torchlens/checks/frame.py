@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-import torch
-
 from pytest_torchlens.checks import results
 from pytest_torchlens.checks.catalog import PlannedCheck
 from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import Subject
+from pytest_torchlens.checks.subject import WrongOptionError
 from pytest_torchlens.checks.subject import lacks_memory
 from pytest_torchlens.records import CheckResult
 from pytest_torchlens.records import CheckStatus
@@ -56,10 +55,12 @@ def _result(subject: Subject, planned: PlannedCheck) -> object:
     """Return what a check returns, or what its exception means."""
     name = planned.check.name
     try:
-        with torch.set_grad_enabled(torch.is_grad_enabled()):  # a check may leave another mode
+        with subject.tools.preserved():  # a check may leave other settings
             return planned.check.run(subject, **planned.setting.options)
     except NotApplicableError as reason:
         return results.not_applicable(name, str(reason))
+    except WrongOptionError as error:
+        return _error(name, str(error), "write another one among the check's options")
     except ModelRaisedError as error:
         return results.failed(name, results.failure_of_raise(vars(subject).get("history"), error))
     except Exception as error:  # noqa: BLE001 - a check, also a user's, may raise anything

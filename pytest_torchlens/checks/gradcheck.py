@@ -23,6 +23,7 @@ from pytest_torchlens.checks.subject import Subject
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import Failure
 
+OTHER_THAN_DIFFERENCES = "is not what differences give in float64"
 _ADVICE = "look at the backward of the custom autograd functions: it is not the derivative of their forward"
 
 
@@ -62,7 +63,7 @@ def _failure(history: ModelHistory, names: list[str], error: str) -> Failure:
     found = re.search(r"input (\d+)", error)
     name = f" of {names[int(found[1])]!r}" if found and int(found[1]) < len(names) else ""
     first = error.strip().splitlines()[0]
-    what = f"the gradient{name} is not what differences give in float64"
+    what = f"the gradient{name} {OTHER_THAN_DIFFERENCES}"
     number, function = _custom(history)
     cause = f"the first custom autograd function is {function}" if function else first
     return results.failure_at(history, number, what, _ADVICE, cause=cause)

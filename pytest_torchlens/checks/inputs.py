@@ -20,6 +20,7 @@ from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import Outputs
 from pytest_torchlens.checks.subject import Subject
+from pytest_torchlens.records import nearest
 
 
 class Arguments(NamedTuple):
@@ -83,6 +84,14 @@ def arguments_by_name(subject: Subject) -> dict[str, Any]:
 def takes(model: nn.Module, name: str) -> bool:
     """Return whether forward has an argument of that name."""
     return name in parameters_of(model)
+
+
+def check_argument(model: nn.Module, option: str, name: str) -> None:
+    """Raise `NotApplicableError` if an option names an argument that forward does not have; an empty name is none."""
+    parameters = parameters_of(model)
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values()) or not parameters
+    if name and not takes_any and name not in parameters:
+        raise NotApplicableError(f"{option}: forward has no argument {name!r}; {nearest(name, parameters)}")
 
 
 def parameters_of(model: nn.Module) -> Mapping[str, inspect.Parameter]:

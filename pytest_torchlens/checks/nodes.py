@@ -10,17 +10,16 @@ import torch
 import torch.utils._pytree as pytree
 from torch import fx
 
-from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.checks.exact import ExactPlayer
 from pytest_torchlens.checks.exact import steps
 from pytest_torchlens.checks.results import values_text
+from pytest_torchlens.checks.side_by_side import ancestors
 from pytest_torchlens.checks.subject import Subject
 from pytest_torchlens.checks.tolerance import is_plainly_explained
 from pytest_torchlens.checks.tolerance import judge
 from pytest_torchlens.replay import Player
-from pytest_torchlens.replay.run import needed_values
 
 
 class Values:
@@ -77,21 +76,12 @@ def first_differing(
     """
     with subject.runs(function=function) as call:
         call()
-    missing, texts = _missing(subject, values)
-    recording = subject.history.recording
-    waiting = [value for at, read in recording.outputs if at == path for value in needed_values(read)]
-    found: set[int] = set()
-    while waiting:
-        number = waiting.pop().call
-        if number in missing and number not in found:
-            found.add(number)
-            reads = (read for _, read in edges_in(recording.calls[number]))
-            waiting += [value for read in reads for value in needed_values(read)]
-    first = min(found, default=None)
-    return first, "" if first is None else texts[first]
+    missing = _missing(subject, values)
+    first = min(ancestors(subject.history.recording, path, lambda value: value.call in missing), default=None)
+    return first, "" if first is None else missing[first]
 
 
-def _missing(subject: Subject, values: Values) -> tuple[set[int], dict[int, str]]:
+def _missing(subject: Subject, values: Values) -> dict[int, str]:
     """Return the operations with a value that no node computes, with the likeliest of the nodes' values."""
     recording = subject.history.recording
     found: dict[int, str] = {}
@@ -101,7 +91,7 @@ def _missing(subject: Subject, values: Values) -> tuple[set[int], dict[int, str]
             for output, truth in zip(step.outputs, step.exact, strict=True):
                 if not step.call.uninitialised and not values.has(output, truth):
                     found[step.number] = _nearest(output, values)
-    return {*found}, found
+    return found
 
 
 def _nearest(output: torch.Tensor, values: Values) -> str:

@@ -6,7 +6,8 @@ bit for bit.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,8 +16,9 @@ from torch import nn
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.checks.catalog import split_names
 from pytest_torchlens.checks.compare import compare
+from pytest_torchlens.checks.compare import compare_each
 from pytest_torchlens.checks.compare import differing_outputs
-from pytest_torchlens.checks.compare import summed_up
+from pytest_torchlens.checks.inputs import check_argument
 from pytest_torchlens.checks.inputs import parameters_of
 from pytest_torchlens.checks.inputs import takes
 from pytest_torchlens.checks.positions import Excerpt
@@ -54,7 +56,7 @@ _ADVICE = (
     "sequence), and count positions from the mask"
 )
 _NO_MASK = "forward has no argument attention_mask or …padding_mask; 'mask' among its options names the one that it has"
-_COUNTS = "left, beside the sequence alone: forward takes no positions, and counts padded ones"
+_COUNTS = "forward takes no positions, and counts padded ones"
 _PADDED = 3
 """How many positions are padded."""
 
@@ -63,32 +65,15 @@ def run(
     subject: Subject, ids: str = "", dim: int = 1, mask: str = "", positions: str = "", sides: str = "left,right"
 ) -> CheckResult:
     """Compare a sequence alone with the same one padded, and padded with other values, on each side."""
+    check_argument(subject.model, "mask", mask)
     mask = mask or _mask_of(subject.model)
     if not mask:
         raise NotApplicableError(_NO_MASK)
-    padder = _Padder(subject, ids, dim, mask, positions)
-    found: list[CheckResult] = []
-    for side in split_names([sides]):
-        for compared in (padder.beside_alone, padder.beside_other_values):
-            try:
-                with beside_others(padder.sequence):
-                    result = compared(side)
-            except NotApplicableError as reason:
-                padder.unseen.append(f"{side}: {reason}")
-                continue
-            if result.status is not CheckStatus.FAILED:
-                found.append(result)
-            elif compared == padder.beside_alone and side == "left" and not padder.places_left:
-                padder.unseen.append(_COUNTS)
-            else:
-                return result
-    unseen = list(dict.fromkeys(padder.unseen))
-    if not found:
-        raise NotApplicableError("; ".join(unseen))
-    if not any(padder.sees_padding(side) for side in split_names([sides])):
+    padder, wanted = _Padder(subject, ids, dim, mask, positions), split_names([sides])
+    result = compare_each(NAME, {side: partial(padder.compared, side) for side in wanted})
+    if result.status is not CheckStatus.FAILED and not any(map(padder.sees_padding, wanted)):
         raise NotApplicableError("no output depends on padded positions without the mask, either")
-    result = summed_up(NAME, found, [note for result in found for note in result.notes])
-    return replace(result, unseen=(*result.unseen, *unseen))
+    return result
 
 
 def _mask_of(model: nn.Module) -> str:
@@ -119,7 +104,6 @@ class _Padder:
         self._has_decoder = DECODER_IDS in given.subject.kwargs
         returned = {path.split(".")[0] for path in given.subject.outputs}
         self._keeps_state = bool(self._is_decoder) or not returned.isdisjoint(CACHES)
-        self.unseen: list[str] = []
 
     @property
     def places_left(self) -> bool:
@@ -203,16 +187,31 @@ class _Padder:
             return token
         return int(self.sequence.tensor.min())
 
-    def beside_alone(self, side: str) -> CheckResult:
+    def compared(self, side: str) -> CheckResult:
+        """Compare the padded sequence with the sequence alone, and with other values at the padded positions."""
+
+        def beside(compared: Callable[[str], CheckResult]) -> CheckResult:
+            with beside_others(self.sequence):
+                return compared(side)
+
+        parts = {"beside the sequence alone": self._beside_alone, "with other values": self._beside_other_values}
+        return compare_each(NAME, {words: partial(beside, compared) for words, compared in parts.items()})
+
+    def _beside_alone(self, side: str) -> CheckResult:
         """Compare the padded sequence with the sequence alone, but for rounding."""
         excerpt = self._excerpt(side)
         way = f"padded on the {side}"
         outputs = excerpt.full.once(PLAIN, lambda: excerpt.full.call(way=way))
         fit = excerpt.region.fit if self._pools(side) else excerpt.region.fit_positions
         depend = dependent_outputs(excerpt.short)
-        return compare(NAME, excerpt.short, outputs, lambda: excerpt.full.history, way, _ADVICE, fit=fit, depend=depend)
+        result = compare(
+            NAME, excerpt.short, outputs, lambda: excerpt.full.history, way, _ADVICE, fit=fit, depend=depend
+        )
+        if result.status is CheckStatus.FAILED and side == "left" and not self.places_left:
+            raise NotApplicableError(_COUNTS)
+        return result
 
-    def beside_other_values(self, side: str) -> CheckResult:
+    def _beside_other_values(self, side: str) -> CheckResult:
         """Compare the padded sequence with the same one with other values at the padded positions."""
         excerpt = self._excerpt(side)
         start = 0 if side == "left" else self.sequence.length

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import torch
 
-from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.checks import results
+from pytest_torchlens.checks.evidence import ReachedPositions
 from pytest_torchlens.checks.held import listed
 from pytest_torchlens.checks.inputs import Arguments
 from pytest_torchlens.checks.places import pairs_of
@@ -246,16 +246,32 @@ def _placed(
         return plain, (f"the operation: {type(error).__name__}: {error}",)
     if place is None:
         return plain, ("the operation: none is reached in a replay",)
-    if place.through is not None:
-        cause += f"; it reads {history.label(place.through)}, which has no positions, and changes"
+    if place.through:
+        cause += f"; it reads {history.label(place.through[-1])}, which has no positions, and changes"
+    changes = tensors_of(Arguments((), changed))
+    excerpt.full.tools.witness(
+        ReachedPositions(
+            history=history,
+            number=place.number,
+            place=place.at,
+            inside=place.inside,
+            changed=changes,
+            through=place.through,
+            alive=excerpt.full,
+        )
+    )
     return results.failure_at(history, place.number, plain.message, plain.advice, values=place.values, cause=cause), ()
 
 
 class _Place(NamedTuple):
     number: int
     values: str
-    through: int | None
-    """The call without positions that the change came through."""
+    at: int
+    """Which result of the call changes."""
+    inside: torch.Tensor
+    """In the shape of the result: whether an element is in the region."""
+    through: tuple[int, ...]
+    """The calls without positions that the change came through."""
 
 
 def _first_reached(excerpt: Excerpt, changed: dict[str, Any], path: str) -> _Place | None:
@@ -273,7 +289,10 @@ def _first_reached(excerpt: Excerpt, changed: dict[str, Any], path: str) -> _Pla
                 shape = shapes.get((number, at))
                 values = _reached(one, two, shape, excerpt.region)
                 if values and number in leading:
-                    return _Place(number, values, _through(recording, number, pooled))
+                    inside = torch.zeros(one.shape, dtype=torch.bool, device=one.device)
+                    if shape is not None and (part := excerpt.region.of(inside, shape)) is not None:
+                        part.fill_(True)
+                    return _Place(number, values, at, inside, _through(recording, number, pooled))
                 if shape == one.shape and not torch.equal(one, two):
                     pooled.add(number)
     return None
@@ -299,7 +318,11 @@ def _reached(one: torch.Tensor, two: torch.Tensor, shape: torch.Size | None, reg
     return values_text(views[0], views[1])
 
 
-def _through(recording: Recording, number: int, pooled: set[int]) -> int | None:
-    call: Call = recording.calls[number]
-    makers = (value_of(read).call for _, read in edges_in(call))
-    return next((maker for maker in makers if maker in pooled), None)
+def _through(recording: Recording, number: int, pooled: set[int]) -> tuple[int, ...]:
+    """Return the calls without positions that lead to a call by none but each other, in order."""
+    waiting, found = [number], set[int]()
+    while waiting:
+        makers = {value_of(read).call for _, read in edges_in(recording.calls[waiting.pop()])}
+        waiting += (makers & pooled) - found
+        found |= makers & pooled
+    return tuple(sorted(found))

@@ -12,6 +12,7 @@ import torch
 from pytest_torchlens.checks.evidence import RaisedAnotherWay
 from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import Subject
+from pytest_torchlens.checks.tolerance import in_doubles
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.source import is_model_code
 from pytest_torchlens.history.source import source_place
@@ -62,11 +63,15 @@ def failure_of_raise(history: ModelHistory | None, error: ModelRaisedError, advi
     """Return the failure of a model that raised when it was run another way."""
     if history is not None and 0 <= error.calls < len(history.recording.calls):
         return failure_at(history, error.calls, str(error), advice)
-    frames = [frame for frame, _ in traceback.walk_tb(error.error.__traceback__) if is_model_code(frame.f_code)]
-    place = (
-        SourcePlace(frames[-1].f_code.co_filename, frames[-1].f_lineno, frames[-1].f_code.co_name) if frames else None
-    )
-    return _at_line(place, str(error), advice)
+    return failure_of_error(str(error), error.error, advice)
+
+
+def failure_of_error(message: str, error: BaseException | None, advice: str = "") -> Failure:
+    """Return a failure at the innermost line of the model's code that an error passed through."""
+    passed_through = traceback.walk_tb(error.__traceback__ if error else None)
+    frames = [(frame.f_code, line) for frame, line in passed_through if is_model_code(frame.f_code)]
+    place = SourcePlace(frames[-1][0].co_filename, frames[-1][1], frames[-1][0].co_name) if frames else None
+    return _at_line(place, message, advice)
 
 
 def witness_raise(subject: Subject, error: ModelRaisedError, fit: Fit, alive: object) -> None:
@@ -94,17 +99,11 @@ def values_text(one: torch.Tensor, other: torch.Tensor) -> str:
 
 def apart(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """Return the difference of each element in float64; infinite where only one is a number."""
-    first, second = (_plain(tensor) for tensor in (one, other))
-    difference = (first - second).abs()
+    is_complex = one.is_complex() or other.is_complex()
+    first, second = (in_doubles(tensor + 0j if is_complex else tensor) for tensor in (one, other))
     same = (first == second) | (first.isnan() & second.isnan())
-    return difference.masked_fill(same, 0.0).nan_to_num(nan=torch.inf, posinf=torch.inf)
-
-
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    tensor = tensor.detach().resolve_conj().resolve_neg()
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor).double().norm(dim=-1)
-    return tensor.double().cpu()
+    difference = (first - second).abs().masked_fill(same, 0.0).nan_to_num(nan=torch.inf, posinf=torch.inf)
+    return difference.norm(dim=-1) if is_complex else difference
 
 
 def _text(tensor: torch.Tensor, index: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.memory import overwrite
 from pytest_torchlens.checks.exact import CASTS
+from pytest_torchlens.checks.exact import CASTS_TO
 from pytest_torchlens.checks.exact import ExactPlayer
 from pytest_torchlens.checks.exact import in_float64
 from pytest_torchlens.checks.exact import is_discrete
@@ -26,7 +28,7 @@ from pytest_torchlens.replay.player import Arguments
 
 _DIGITS = {torch.bfloat16: 8, torch.float16: 11, torch.float32: 24}
 """Binary digits of a number, with the leading one."""
-_CASTS = CASTS | {"to", "type", "type_as", "_to_copy"}
+_CASTS = CASTS | CASTS_TO
 
 
 def rounded(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -45,11 +47,22 @@ class OwnJudgement(NamedTuple):
     judgement: Judgement
     output: torch.Tensor
     exact: torch.Tensor
+    dtype: torch.dtype
+    """What it computes in: the dtype of the output, or that of autocast where the digits of that alone explain it."""
+
+    @property
+    def is_not_finite(self) -> bool:
+        """Whether a result is not finite, and in float64 a number."""
+        return bool(self._lost.any())
 
     @property
     def overflows(self) -> bool:
-        """Whether a result is not finite, and in float64 a number."""
-        return bool((~self.output.isfinite() & self.exact.isfinite()).any())
+        """Whether such a number is beyond the range of the output's dtype."""
+        return bool((self.exact[self._lost].abs() > torch.finfo(self.output.dtype).max).any())
+
+    @property
+    def _lost(self) -> torch.Tensor:
+        return ~self.output.isfinite() & self.exact.isfinite()
 
     @property
     def underflow(self) -> float:
@@ -59,38 +72,46 @@ class OwnJudgement(NamedTuple):
         return float(lost.double().mean()) if 2 * float(error[lost].sum()) >= float(error.sum()) > 0 else 0.0
 
 
-_HALF_INSIDE = frozenset(["gru", "gru_cell", "lstm_cell", "rnn_relu", "rnn_relu_cell", "rnn_tanh", "rnn_tanh_cell"])
-"""Functions that multiply in half precision under autocast and return float32, so that the type says too little."""
-
-
-def _gives_half(call: Call) -> bool:
-    return any(value.dtype in HALF for value in call.outputs)
-
-
 def own_judgements(subject: Subject, recording: Recording) -> Iterator[OwnJudgement]:
     """Yield the judgement of each output of each operation; those without float64 and random ones are left out."""
     # the one that sets what a call was recorded under first has to put it back last
     with torch.no_grad(), ExactPlayer(recording) as exact, Player(recording) as player:
-        some_half = any(map(_gives_half, recording.calls))
         for number, call in enumerate(recording.calls):
             subject.check_time()
             arguments = player.arguments(call)
             truths = _exactly(exact, call, arguments)
             returned, outputs = player.play(number, call, arguments)
-            hidden = some_half and call.info.name in _HALF_INSIDE and not _gives_half(call)
-            for output, truth in () if hidden else zip(outputs, truths, strict=False):
+            for output, truth in zip(outputs, truths, strict=False):
                 if not is_discrete(output) and not output.is_complex() and output.shape == truth.shape:
-                    yield OwnJudgement(number, _judged(output, truth), output, truth)
+                    yield _own_judgement(number, output, truth, _autocast_dtype(recording, call, output))
             player.store(number, call, returned)
 
 
-def _judged(output: torch.Tensor, truth: torch.Tensor) -> Judgement:
+def _own_judgement(number: int, output: torch.Tensor, truth: torch.Tensor, low: torch.dtype | None) -> OwnJudgement:
+    """Return the judgement of a result; under autocast `low` may be what a float32 one was computed in.
+
+    Recurrent layers multiply in half precision there, and return float32.
+    """
+    judgement, dtype = _judged(output, truth, output.dtype), output.dtype
+    if not judgement.within and low is not None and dtype is torch.float32:
+        inside = _judged(output, truth, low)
+        judgement, dtype = (inside, low) if inside.within else (judgement, dtype)
+    return OwnJudgement(number, judgement, output, truth, dtype)
+
+
+def _autocast_dtype(recording: Recording, call: Call, output: torch.Tensor) -> torch.dtype | None:
+    """Return what autocast casts to where a call was recorded; None if it was off."""
+    _, _, autocast, *_ = recording.ambient.rows[call.ambient]
+    return next((dtype for kind, dtype, _ in autocast or () if kind == output.device.type), None)
+
+
+def _judged(output: torch.Tensor, truth: torch.Tensor, dtype: torch.dtype) -> Judgement:
     """Return the judgement of a result beside the exact one: beside its rounded form, if it is not that already."""
     info, largest = torch.finfo(output.dtype), float(truth.abs().max()) if truth.numel() else 0.0
     in_range = info.tiny / info.eps <= largest <= info.max  # what underflows there is nothing beside the largest
     if in_range and torch.equal(output, truth.to(output.dtype)):
         return Judgement(0.0, 0.0, 0.0, within=True)
-    return judge(output, rounded(truth, output.dtype), truth, output.dtype)
+    return judge(output, rounded(truth, dtype), truth, dtype)
 
 
 def _exactly(exact: ExactPlayer, call: Call, arguments: Arguments) -> tuple[torch.Tensor, ...]:
@@ -122,7 +143,19 @@ def _as_autocast_reads(call: Call, arguments: Arguments) -> Arguments:
 
 
 class RoundingPlayer(ExactPlayer):
-    """Replays a recording in float64 with the result of each call rounded once: what the dtypes alone explain."""
+    """Replays a recording in float64 with the result of each call rounded once: what the dtypes alone explain.
+
+    Parameters
+    ----------
+    recording
+        The recording.
+    inside
+        What calls compute in, by their numbers, where that is not the dtype of their results.
+    """
+
+    def __init__(self, recording: Recording, inside: Mapping[int, torch.dtype]) -> None:
+        super().__init__(recording)
+        self._inside = inside
 
     def play(
         self, number: int, call: Call, arguments: Arguments
@@ -130,7 +163,7 @@ class RoundingPlayer(ExactPlayer):
         """Run call `number`; return the tensors it returned, to be stored, and the tensors for its recorded outputs."""
         returned, outputs = super().play(number, call, _as_autocast_reads(call, arguments))
         for output, value in zip(outputs, call.outputs, strict=True):
-            made = rounded(output, value.dtype)
+            made = rounded(output, self._inside.get(number, value.dtype))
             if made is not output and not torch.equal(made, output):
                 overwrite(output, made)
         return returned, outputs

@@ -13,12 +13,14 @@ from torch import nn
 
 from pytest_torchlens.capture.looks import named_modules
 from pytest_torchlens.checks.inputs import arguments_by_name
+from pytest_torchlens.checks.inputs import check_argument
 from pytest_torchlens.checks.inputs import other_values
 from pytest_torchlens.checks.inputs import takes
 from pytest_torchlens.checks.inputs import with_inputs
 from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import Subject
+from pytest_torchlens.records import close
 
 DECODER_IDS = "decoder_input_ids"
 _IDS = ("input_ids", "inputs_embeds")
@@ -221,7 +223,9 @@ def find_sequence(subject: Subject, ids: str = "", dim: int = 1, *, decoder: boo
     tensors = {name: value for name, value in named.kwargs.items() if isinstance(value, torch.Tensor)}
     name = ids or _name_of(tensors, decoder)
     if name not in tensors:
-        raise NotApplicableError(f"the inputs hold no tensor {name!r}; they hold {', '.join(tensors) or 'none'}")
+        hint = close(name, tensors)
+        held = f"they hold {', '.join(tensors) or 'none'}{hint and f' ({hint})'}"
+        raise NotApplicableError(f"the inputs hold no tensor {name!r}; {held}")
     tensor = tensors[name]
     if not ids and tensor.dim() > _MOST_DIMS:
         raise NotApplicableError(
@@ -282,9 +286,15 @@ def _has_causal_head(model: nn.Module) -> bool:
 
 
 def positions_of(model: nn.Module, name: str = "") -> str:
-    """Return the argument that takes positions; empty if forward has none."""
-    name = name or POSITIONS
-    return name if takes(model, name) else ""
+    """Return the argument that takes positions; empty if forward has none.
+
+    Raises
+    ------
+    NotApplicableError
+        If forward has no argument of the name that is given.
+    """
+    check_argument(model, "positions", name)
+    return name or (POSITIONS if takes(model, POSITIONS) else "")
 
 
 def with_positions(sequence: Sequence, name: str) -> Sequence:

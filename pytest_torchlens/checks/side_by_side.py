@@ -21,6 +21,8 @@ from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.values import value_of
+from pytest_torchlens.checks.exact import CASTS
+from pytest_torchlens.checks.exact import CASTS_TO
 from pytest_torchlens.checks.exact import ExactPlayer
 from pytest_torchlens.checks.exact import OwnError
 from pytest_torchlens.checks.exact import is_discrete
@@ -119,7 +121,7 @@ def part(
     Exception
         Whatever a call raises when it is run again.
     """
-    with torch.no_grad():
+    with subject.tools.preserved(), torch.no_grad():  # players that take turns leave settings of each other
         return _SideBySide(subject, reference, other, fit, path).run()
 
 
@@ -247,24 +249,24 @@ class _SideBySide:
             if mine is added is None or self._agree(reads[path], others[path]):
                 continue
             if mine is not None:
-                return place._replace(number=mine, cause=_ALONE)
+                return place._replace(number=mine, cause=_ALONE if added is None else self._replaced(added))
             if added is not None:
                 call = self._other.calls[added]
                 return place._replace(cause=_ADDED.format(call.info.layer_type), added_at=source_place(call))
         return place
 
+    def _replaced(self, added: int) -> str:
+        """Return that the other pass has another operation in place of one."""
+        call = self._other.calls[added]
+        return _REPLACED.format(call.info.layer_type, source_place(call))
+
     def _first_place(self) -> Place | None:
         """Return the first call from which unexplained values, and those without counterpart, lead to an output."""
-        reads = [read for path, read in self._reference.outputs if self._path in (None, path)]
-        waiting = [value for read in reads for value in needed_values(read)]
-        found: set[int] = set()
-        while waiting:
-            value = waiting.pop()
-            may_differ = id(value) in self._unexplained or id(value) not in self._compared
-            if value.call >= 0 and value.call not in found and may_differ:
-                found.add(value.call)
-                inputs = (read for _, read in edges_in(self._reference.calls[value.call]))
-                waiting += [needed for read in inputs for needed in needed_values(read)]
+
+        def may_differ(value: Value) -> bool:
+            return id(value) in self._unexplained or id(value) not in self._compared
+
+        found = ancestors(self._reference, self._path, may_differ)
         number = min(found & self._places.keys(), default=None)
         return self._last_place() if number is None else self._places[number]
 
@@ -304,16 +306,24 @@ def _reads_of(call: Call) -> dict[str, Read]:
 
 
 def _last_maker(recording: Recording, read: Read, numbers: set[int]) -> int | None:
-    """Return the last of some calls that a value comes from by nothing but others of them that arrange values."""
+    """Return the last of some calls that a value comes from by nothing but others of them that keep all values."""
     waiting = [value_of(read).call]
     while waiting:
         maker = waiting.pop()
         if maker in numbers:
             call = recording.calls[maker]
-            if call.info.layer_type not in _ARRANGES:
+            if call.info.layer_type not in _ARRANGES and not _widens(call):
                 return maker
             waiting += [value_of(one).call for _, one in edges_in(call)]
     return None
+
+
+def _widens(call: Call) -> bool:
+    """Return whether a call only casts to a type that holds all values of the former one."""
+    if call.info.name not in CASTS | CASTS_TO:
+        return False
+    before, after = value_of(edges_in(call)[0][1]).dtype, call.outputs[0].dtype
+    return torch.promote_types(before, after) is after
 
 
 def _reads_rounded(call: Call) -> bool:
@@ -330,7 +340,8 @@ def _cause(output: torch.Tensor, judgement: Judgement, own: float | None, mate: 
     return "no single operation errs: the difference has grown from operation to operation, and passes the limit here"
 
 
-_ALONE = "the other run has not this operation but others in its place, or none, and gets another result"
+_ALONE = "the other run has not this operation, and gets another result"
+_REPLACED = "in its place the other run has {} ({}), and gets another result"
 _ADDED = (
     "only the other run has this {}, whose result is read here: a condition, or the length of a loop, depends on how "
     "the model runs"
@@ -343,14 +354,19 @@ _JUMP = 10.0
 """An error so many times as large as explained has not grown from rounding alone."""
 
 
-def ancestors(recording: Recording, path: str | None = None) -> set[int]:
-    """Return the numbers of the calls that an output depends on: the one at `path`, or any."""
+def ancestors(
+    recording: Recording, path: str | None = None, through: Callable[[Value], bool] = lambda value: True
+) -> set[int]:
+    """Return the numbers of the calls that an output depends on: the one at `path`, or any.
+
+    The way goes only through values of which `through` is true.
+    """
     outputs = [read for at, read in recording.outputs if path in (None, at)]
     waiting = [value for read in outputs for value in needed_values(read)]
     found: set[int] = set()
     while waiting:
         value = waiting.pop()
-        if value.call >= 0 and value.call not in found:
+        if value.call >= 0 and value.call not in found and through(value):
             found.add(value.call)
             reads = (read for _, read in edges_in(recording.calls[value.call]))
             waiting += [needed for read in reads for needed in needed_values(read)]

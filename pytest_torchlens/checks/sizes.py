@@ -34,7 +34,7 @@ class Size(NamedTuple):
     beyond
         The same with other values in the part that goes beyond the first size; None if no part does.
     control
-        The inputs of the first size with other values in as large a part at their end.
+        The inputs of the first size with other values in as large a part at their end, or in half of them.
     """
 
     way: str
@@ -92,13 +92,17 @@ def _size(subject: Subject, dims: _Dims, size: tuple[int, ...], way: str) -> Siz
         return tensor if is_discrete(tensor) else other_values(tensor, seed=5)
 
     given = change(resized)
-    grown = [
-        (dim, new - old) for dim, old, new in zip(dims.dims, dims.first, size, strict=True) if 0 < new - old <= old
-    ]
+    grown = [(dim, old, new - old) for dim, old, new in zip(dims.dims, dims.first, size, strict=True) if new > old]
     if not grown:
         return Size(way, given)
-    beyond = change(lambda tensor: _end_changed(resized(tensor), grown))
-    return Size(way, given, beyond, change(lambda tensor: _end_changed(tensor.detach(), grown)))
+    beyond = [(dim, more) for dim, _, more in grown]
+    ends = [(dim, max(1, min(more, old // 2))) for dim, old, more in grown]
+    return Size(
+        way,
+        given,
+        change(lambda tensor: _end_changed(resized(tensor), beyond)),
+        change(lambda tensor: _end_changed(tensor.detach(), ends)),
+    )
 
 
 def _of_length(tensor: torch.Tensor, dim: int, length: int) -> torch.Tensor:

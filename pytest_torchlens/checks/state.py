@@ -30,6 +30,7 @@ from pytest_torchlens.checks.carried import blank
 from pytest_torchlens.checks.carried import fresh_instance
 from pytest_torchlens.checks.carried import load
 from pytest_torchlens.checks.carried import load_from_meta
+from pytest_torchlens.checks.carried import state_of
 from pytest_torchlens.checks.carried import through_safetensors
 from pytest_torchlens.checks.catalog import split_names
 from pytest_torchlens.checks.compare import differing_outputs
@@ -60,6 +61,7 @@ _SAVE = (
 )
 _COPY = "let the model keep what it computes with in its own attributes: no closures over self, no global tables"
 _PICKLE = "keep lambdas, locks and open files out of the model, or leave them out in __getstate__"
+_HOOKS = "let state_dict, its hooks and get_extra_state return all values, and raise nothing"
 _TIE = "tie them in __init__, or in a load_state_dict post hook"
 
 
@@ -108,7 +110,7 @@ def _tried(way: str, carry: Callable[[], Failure | None], seen: _Seen) -> None:
     except OutOfTimeError:
         seen.unseen.append(f"{way}: no time was left")
     except NotCarriedError as error:
-        seen.failures.append((way, Failure(message=str(error), advice=_ADVICE[way])))
+        seen.failures.append((way, results.failure_of_error(str(error), error.__cause__, _ADVICE[way])))
     else:
         if failure is None:
             seen.carried.append(way)
@@ -127,19 +129,26 @@ def _into_fresh(subject: Subject, ways: list[str], seen: _Seen) -> None:
     except UnseenError as reason:
         seen.unseen.append(f"{', '.join(ways)}: {reason}")
         return
+    except NotCarriedError as error:
+        seen.failures.append((ways[0], results.failure_of_error(str(error), error.__cause__, _HOOKS)))
+        return
     if subject.tools.build is None:
         seen.notes.append(
             "no factory is known ('build'), so that a changed copy stood for a fresh instance: attributes that are not "
             "in the state_dict were copied with it"
         )
     for way in ways:
-        blank(fresh)
-        _tried(way, partial(_LOADS[way], subject, fresh, seen), seen)
+        _tried(way, partial(_blanked, way, subject, fresh, seen), seen)
+
+
+def _blanked(way: str, subject: Subject, fresh: nn.Module, seen: _Seen) -> Failure | None:
+    blank(fresh)
+    return _LOADS[way](subject, fresh, seen)
 
 
 def _check_blank(subject: Subject, fresh: nn.Module) -> None:
     """Raise unless the output depends on what is loaded."""
-    if not any(isinstance(value, torch.Tensor) for value in subject.model.state_dict().values()):
+    if not any(isinstance(value, torch.Tensor) for value in state_of(subject.model).values()):
         raise UnseenError("the state_dict holds no tensors")
     try:
         outputs = subject.of(fresh).call(way="with other weights")

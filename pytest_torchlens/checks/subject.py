@@ -86,6 +86,10 @@ class NotApplicableError(Exception):
     """A check does not apply to a model; the message is the reason."""
 
 
+class WrongOptionError(Exception):
+    """An option of a check has a value that nothing here knows; the message names the option and what is known."""
+
+
 class OutOfTimeError(NotApplicableError):
     """A check took longer than it may."""
 

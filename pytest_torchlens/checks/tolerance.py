@@ -52,7 +52,7 @@ def judge(
     if is_discrete(reference):
         wrong = float((other.to(reference.device) != reference).sum())
         return Judgement(wrong, 0.0, 0.0, within=not wrong, is_count=True)
-    one, two, truth = (_plain(tensor) for tensor in (other, reference, exact))
+    one, two, truth = (in_doubles(tensor) for tensor in (other, reference, exact))
     if not all(map(_all_finite, (one, two, truth))):
         finite = two.isfinite()
         if not torch.equal(one.isfinite(), finite) or not _same_infinities(one[~finite], two[~finite]):
@@ -62,8 +62,8 @@ def judge(
     if not truth.numel():
         return Judgement(0.0, 0.0, 0.0, within=True)
     k, floor = factor(reference, dtype), FLOOR * torch.finfo(dtype).eps
-    one, two, size = one - truth, two - truth, _rms(truth)
-    error, own = _rms(one), _rms(two)
+    one, two, size = one - truth, two - truth, rms(truth)
+    error, own = rms(one), rms(two)
     limit = k * own + floor * size
     most = LARGEST * (k * _largest(two) + floor * max(_largest(truth), size))
     return Judgement(error, own, limit, within=error <= limit and _largest(one) <= most)
@@ -76,12 +76,12 @@ def is_plainly_explained(other: torch.Tensor, reference: torch.Tensor) -> bool:
     """
     if is_discrete(reference) or other.shape != reference.shape or other.dtype is not reference.dtype:
         return False
-    one, two = _plain(other), _plain(reference)
+    one, two = in_doubles(other), in_doubles(reference)
     if not one.numel() or not bool(one.isfinite().all() and two.isfinite().all()):
         return False
     floor, apart = FLOOR * eps_of(reference), one - two
-    largest = max(_largest(two), _rms(two))
-    return _rms(apart) <= floor * _rms(two) * (1 - floor) and _largest(apart) <= LARGEST * floor * largest * (1 - floor)
+    largest = max(_largest(two), rms(two))
+    return rms(apart) <= floor * rms(two) * (1 - floor) and _largest(apart) <= LARGEST * floor * largest * (1 - floor)
 
 
 def factor(reference: torch.Tensor, dtype: torch.dtype | None = None) -> float:
@@ -94,7 +94,8 @@ def eps_of(tensor: torch.Tensor) -> float:
     return torch.finfo(tensor.dtype).eps
 
 
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
+def in_doubles(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the numbers of a tensor in float64 on the CPU; complex ones as pairs, in one more dimension."""
     tensor = tensor.detach().resolve_conj().resolve_neg()
     return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).double().cpu()
 
@@ -108,8 +109,9 @@ def _all_finite(tensor: torch.Tensor) -> bool:
     return not tensor.numel() or math.isfinite(_largest(tensor))
 
 
-def _rms(tensor: torch.Tensor) -> float:
-    return float(torch.linalg.vector_norm(tensor)) / math.sqrt(tensor.numel())
+def rms(tensor: torch.Tensor) -> float:
+    """Return the root of the mean square of real numbers; 0 of none."""
+    return float(torch.linalg.vector_norm(tensor)) / math.sqrt(tensor.numel() or 1)
 
 
 def _largest(tensor: torch.Tensor) -> float:

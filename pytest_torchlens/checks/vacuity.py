@@ -21,7 +21,9 @@ from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import Outputs
 from pytest_torchlens.checks.subject import Subject
+from pytest_torchlens.checks.tolerance import in_doubles
 from pytest_torchlens.checks.tolerance import judge
+from pytest_torchlens.checks.tolerance import rms
 
 CLEARLY = 10.0
 """The output must change by so many times the explained error."""
@@ -99,21 +101,17 @@ def _depends(subject: Subject, path: str, one: torch.Tensor, other: torch.Tensor
         return True
     if other is None or not one.is_floating_point() or torch.equal(one, other):
         return False
-    return _rms(other.double() - one.double()) > CLEARLY * judge(one, one, subject.exact[path]).limit
+    return rms(in_doubles(other) - in_doubles(one)) > CLEARLY * judge(one, one, subject.exact[path]).limit
 
 
 def _changes(one: torch.Tensor, other: torch.Tensor | None) -> bool:
     """Return whether two outputs differ plainly, so that no float64 reference is needed to tell."""
     if other is None or other.shape != one.shape or not (one.is_floating_point() or one.is_complex()):
         return other is None or not torch.equal(one, other)
-    change, size = _rms(other - one), _rms(one)
+    change, size = rms(in_doubles(other) - in_doubles(one)), rms(in_doubles(one))
     if not math.isfinite(change):
         return not torch.equal(one.nan_to_num(), other.nan_to_num())
     return change > _PLAINLY * size
-
-
-def _rms(tensor: torch.Tensor) -> float:
-    return float(tensor.abs().double().square().mean().sqrt()) if tensor.numel() else 0.0
 
 
 def _redrawn(subject: Subject) -> Subject:

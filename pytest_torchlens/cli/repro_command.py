@@ -23,7 +23,8 @@ _DESCRIPTION = (
     "should (or the shortest run of operations that shows it), on its own inputs, as small as the fault allows, with "
     "what is expected. The file ends with 0 where the result is as expected and with 1 where it is not; it is run in "
     "both environments. Run the command in the environment in which the fault shows. Ends with 0 if the reproduction "
-    "is confirmed, with 1 if it is not or there is nothing to reproduce."
+    "is confirmed; with 1 if it is not, or if there is none: nothing differs, or torch alone does not show it; with 2 "
+    "if the command cannot be carried out: a name is wrong, or the model does not run."
 )
 
 
@@ -90,6 +91,8 @@ def run(options: argparse.Namespace) -> int:
         return INCOMPLETE
     except (ReproError, FolderError) as error:
         raise CommandError(str(error)) from None
+    except SystemExit as end:
+        raise CommandError(f"{options.model} ended the process: SystemExit({end.code!r})") from None
     print("\n".join(found.lines))
     return 0 if found.confirmed else INCOMPLETE
 

@@ -13,13 +13,17 @@ from pytest_torchlens.draw.metric import once_by_parameters
 from pytest_torchlens.draw.text import duration
 from pytest_torchlens.draw.text import shape_text
 from pytest_torchlens.draw.text import steps_text
+from pytest_torchlens.draw.theme import READABLE
 from pytest_torchlens.draw.theme import Theme
+from pytest_torchlens.draw.theme import contrast
+from pytest_torchlens.draw.theme import edit_line
 from pytest_torchlens.draw.theme import ink_on
 from pytest_torchlens.records import EscapeRecord
 from pytest_torchlens.records import ModuleRecord
 from pytest_torchlens.records import Operation
 from pytest_torchlens.records import address_of
 from pytest_torchlens.records import byte_size
+from pytest_torchlens.records import changed_text
 from pytest_torchlens.records import count_text
 from pytest_torchlens.records.options import OptionError
 
@@ -59,6 +63,7 @@ class Words:
     def of_node(self, node: DrawnNode) -> list[str]:
         """Return a node's lines; the first is its name."""
         lines = self._own_text(node) or (self._of_module(node) if node.module else self._of_operation(node))
+        lines += [*node.edits[:_MANY], *changes_lines(node)]
         mark, remarks = self.mark(node), self._scene.remarks
         if mark:
             lines[0] = f"{MARKS[mark]} {lines[0]}"
@@ -144,14 +149,25 @@ class Words:
         said = ", ".join(map(_argument, dict.fromkeys(arrow.arguments)))
         return f"{said}, written" if arrow.through_write else said
 
+    @staticmethod
+    def of_edit(arrow: Arrow) -> str:
+        """Return what was edited of an arrow's data for its head alone."""
+        return f"edited: {arrow.edit}" if arrow.edit else ""
+
     def hint(self, node: DrawnNode) -> list[str]:
         """Return the lines of a node's tooltip."""
         if node.module is not None:
             operations = node.operations
             size, seconds = sum(op.tensor_fsize for op in operations), sum(op.func_time_elapsed for op in operations)
             what = f"{count_text(len(operations), 'operation')}, {byte_size(size)}"
-            return [node.module, self._module(node.module).module_type, what, f"time: {duration(seconds)}"]
-        return [line for line in self._metadata(node) if line]
+            lines = [node.module, self._module(node.module).module_type, what, f"time: {duration(seconds)}"]
+            return [*lines, *self._edits(node)]
+        return [*(line for line in self._metadata(node) if line), *self._edits(node)]
+
+    def _edits(self, node: DrawnNode) -> Iterable[str]:
+        """Yield all that edits did to a node, each once."""
+        words = (self._scene.edits.words(op) for op in node.operations)
+        return dict.fromkeys(filter(None, words if node.module is None else ())) or changes_lines(node)
 
     def _metadata(self, node: DrawnNode) -> Iterable[str]:
         op = node.representative
@@ -197,6 +213,14 @@ class Words:
         if options.focus is not None:
             lines.append(f"only @{options.focus} ({self._module(options.focus).module_type}) and what is beside it")
         return [*lines, *_limits(picture)]
+
+
+def changes_lines(node: DrawnNode) -> list[str]:
+    """Return how much edits changed a node's tensors: one line, or none."""
+    if not node.changes:
+        return []
+    least, most = changed_text(min(node.changes)), changed_text(max(node.changes))
+    return [least if least == most else f"{least} to {most.removeprefix('changed by ')}"]
 
 
 def with_passes(name: str, passes: int) -> str:
@@ -314,6 +338,13 @@ def _of_some_pictures(theme: Theme, picture: Picture) -> Iterator[str]:
         yield _row(theme, theme.plain, "(x3): three passes; Out 1, In 2: from the first into the second")
     if any(arrow.through_write for arrow in picture.arrows):
         yield _row(theme, theme.background, "dotted arrow: written into another's tensor", style="dotted")
+    if any(node.edits for node in picture.nodes):
+        yield _row(theme, theme.edited, "edited", border=3, line=edit_line(theme))
+    if any(arrow.edit for arrow in picture.arrows):
+        yield _row(theme, theme.background, "thick arrow: edited for one operation alone", line=edit_line(theme))
+    if any(node.changes for node in picture.nodes):
+        text = "thick outline: how much edits changed the tensor"
+        yield _row(theme, theme.plain, text, border=3, line=edit_line(theme))
     if picture.gradients:
         yield _row(theme, theme.background, "blue arrow: gradient", line=theme.gradient)
 
@@ -326,5 +357,5 @@ def _of_marks(theme: Theme) -> Iterator[str]:
 
 def _row(theme: Theme, fill: str, text: str, *, style: str = "", border: int = 1, line: str = "") -> str:
     look = f'BORDER="{border}" COLOR="{line or theme.line}" BGCOLOR="{fill}"' + (f' STYLE="{style}"' if style else "")
-    ink = line or ink_on(fill, theme)
+    ink = line if line and contrast(line, fill) >= READABLE else ink_on(fill, theme)
     return f'<TR><TD {look}><FONT COLOR="{ink}" POINT-SIZE="10">{text}</FONT></TD></TR>'

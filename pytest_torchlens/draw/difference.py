@@ -18,6 +18,7 @@ from pytest_torchlens.records import ModuleRecord
 from pytest_torchlens.records import Operation
 from pytest_torchlens.records import Pair
 from pytest_torchlens.records import align
+from pytest_torchlens.records import edits_lines
 
 _Answers = dict[str, tuple[EscapeRecord, ...]]
 """By label: the reads of a value by Python."""
@@ -31,9 +32,10 @@ def difference(before: HistoryRecord, after: HistoryRecord) -> Scene:
     labels = [op.label for op in operations]
     by_label = dict(zip(labels, pairs, strict=True))
     marks = {label: _mark(pair, was, now) for label, pair in by_label.items()}
+    edited, note = _with_edits_of_first(before, after, by_label)
     return Scene(
         dataclasses.replace(
-            after,
+            edited,
             operations=operations,
             modules=_modules(before, after),
             escapes=(*after.escapes, *_of_removed(by_label, was)),
@@ -46,8 +48,22 @@ def difference(before: HistoryRecord, after: HistoryRecord) -> Scene:
         marks,
         {label: pair.changes for label, pair in by_label.items()},
         {label: was.get(pair.first.label, ()) for label, pair in by_label.items() if pair.first and pair.second},
-        (_summary(before, after, marks.values()),),
-    )
+        (_summary(before, after, marks.values()), *note),
+    ).with_edits()
+
+
+def _with_edits_of_first(
+    before: HistoryRecord, after: HistoryRecord, pairs: dict[str, Pair]
+) -> tuple[HistoryRecord, tuple[str, ...]]:
+    """Return the second pass, with the first one's edits if it has none of its own, and lines for the title."""
+    if not before.edits:
+        return after, ()
+    if after.edits:
+        return after, tuple(f"in the first, {line}" for line in edits_lines(before.edits))
+    labels = {pair.first.label: label for label, pair in pairs.items() if pair.first is not None}
+    edits = tuple(edit.renamed(labels) for edit in before.edits)
+    changed_by = {labels[label]: change for label, change in (before.changed_by or {}).items() if label in labels}
+    return dataclasses.replace(after, edits=edits, changed_by=changed_by), ("the first pass is the edited one",)
 
 
 def _answers(history: HistoryRecord) -> _Answers:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from pytest_torchlens.draw.scene import Scene
 from pytest_torchlens.draw.text import module_id
 from pytest_torchlens.draw.text import printable
 from pytest_torchlens.draw.text import shorten
+from pytest_torchlens.draw.theme import edit_line
 from pytest_torchlens.draw.theme import ink_on
 from pytest_torchlens.draw.theme import mix
 from pytest_torchlens.records import HistoryRecord
@@ -232,6 +234,9 @@ class Look:
             attributes["fontcolor"] = ink
         if self.metric and name in ("input", "output", "bool"):
             attributes |= {"penwidth": "3", "color": mix((getattr(self.theme, name), self.theme.text), 0.35)}
+        if node.edits or any(node.changes):
+            attributes |= {"penwidth": f"{_width(node):.1f}", "color": edit_line(self.theme)}
+            attributes["class"] += " affected"
         if node.is_stub:
             attributes["class"] += " stub"
         return attributes
@@ -251,6 +256,7 @@ class Look:
     def arrow(self, arrow: Arrow) -> Attributes:
         """Return the attributes of an arrow; its lines are in the direction of the data."""
         said = [html(self.words.of_arrow(arrow)), "<B>IF</B>" if arrow.starts_condition else "", html(arrow.in_label)]
+        said.append(html(self.words.of_edit(arrow)))
         lines = [line for line in (html(arrow.out_label), *said) if line]
         if self.options.direction == "up":
             lines.reverse()
@@ -260,6 +266,8 @@ class Look:
         if arrow.mark:
             attributes |= {"color": mix((getattr(self.theme, arrow.mark), self.theme.text), 0.25), "penwidth": "2.5"}
             attributes |= {"style": "dashed" if arrow.mark == "removed" else "solid", "class": arrow.mark}
+        if arrow.edit:
+            attributes |= {"color": edit_line(self.theme), "penwidth": "3", "class": "edited"}
         return attributes
 
     def gradient(self) -> Attributes:
@@ -304,6 +312,8 @@ class Look:
 def fill_name(node: DrawnNode) -> str:
     """Return the name of a node's fill in the theme: that of the first rule that holds."""
     first = node.representative
+    if node.edits:
+        return "edited"
     if node.module is None:
         rules = {
             "output": first.is_output_layer,
@@ -314,6 +324,17 @@ def fill_name(node: DrawnNode) -> str:
         if found := next((name for name, holds in rules.items() if holds), None):
             return found
     return "params" if any(operation.num_params_trainable for operation in node.operations) else "plain"
+
+
+def _width(node: DrawnNode) -> float:
+    """Return the width of the outline of a node that edits changed, or that is edited."""
+    largest = max(node.changes, default=0.0)
+    return max(_EDITED_WIDTH if node.edits else 1.0, 1.0 + _MOST_WIDTH * math.sqrt(min(1.0, largest)))
+
+
+_EDITED_WIDTH = 3.0
+_MOST_WIDTH = 4.0
+"""Points that the outline of a wholly changed tensor is wider than any other."""
 
 
 def is_boxed(node: DrawnNode) -> bool:

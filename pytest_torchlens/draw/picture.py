@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field
+from functools import cached_property
 
 from pytest_torchlens.draw.draw_options import DrawOptions
 from pytest_torchlens.draw.repeated_modules import Repeats
@@ -45,6 +46,10 @@ class DrawnNode:
     """More than one if all passes of a layer or module are drawn as one."""
     is_stub: bool = False
     """Whether it is outside the focus of the picture."""
+    edits: tuple[str, ...] = ()
+    """The edits of its tensors and parameters, in words."""
+    changes: tuple[float, ...] = ()
+    """How much edits changed its tensors; a module's are those of its last operation."""
 
     @property
     def representative(self) -> Operation:
@@ -63,6 +68,8 @@ class Arrow:
     """``"Out 1-2"`` if only some passes of the tail send data."""
     in_label: str = ""
     mark: Mark = ""
+    edit: str = ""
+    """The edits of these data for the head alone, in words."""
     through_write: bool = False
     """Whether the tail wrote in place to a tensor that another operation made."""
     starts_condition: bool = False
@@ -152,10 +159,10 @@ class _Composer:
         marks: dict[str, set[Mark]] = defaultdict(set)
         for op in self.scene.operations:
             for call in paths[op.label][self.start :]:
-                marks[call].add(self.scene.marks.get(op.label, ""))
+                marks[call].add("changed" if self.scene.edits.of(op) else self.scene.marks.get(op.label, ""))
         for flow in self.scene.flows:
-            for call in common([paths[flow.tail], paths[flow.head]])[self.start :] if flow.mark else ():
-                marks[call].add(flow.mark)
+            for call in common([paths[flow.tail], paths[flow.head]])[self.start :] if flow.mark or flow.edit else ():
+                marks[call].add(flow.mark or "changed")
         return frozenset(call for call, found in marks.items() if len(found) == 1 and found != {"changed"})
 
     def fit(self) -> bool:
@@ -187,11 +194,11 @@ class _Composer:
 
     def arrows(self, nodes: list[DrawnNode]) -> Iterator[Arrow]:
         """Yield an arrow for each pair of nodes with data between them, and for each set of passes."""
-        carried: dict[tuple[str, str, str, bool, Mark], list[tuple[Flow, str, str]]] = defaultdict(list)
+        carried: dict[tuple[str, str, str, bool, Mark, str], list[tuple[Flow, str, str]]] = defaultdict(list)
         owner = self._owners(nodes)
         for flow, tail, head in self.repeats.project(self.scene.flows):
             if tail in owner and head in owner and not self._is_inside(owner[tail], owner[head], tail, head):
-                key = (owner[tail].id, owner[head].id, flow.argument, flow.through_write, flow.mark)
+                key = (owner[tail].id, owner[head].id, flow.argument, flow.through_write, flow.mark, flow.edit)
                 carried[key].append((flow, tail, head))
         yield from self._by_ends(self._arrow(owner, flows) for flows in carried.values())
 
@@ -201,15 +208,16 @@ class _Composer:
         got = self._pass_label("In", owner[head], [flow.head for flow, _, _ in flows])
         starts = self.by_label[head].in_cond_branch and not self.by_label[tail].in_cond_branch
         starts = starts and owner[head].module is None
-        return Arrow(owner[tail], owner[head], (flow.argument,), sent, got, flow.mark, flow.through_write, starts)
+        ends = owner[tail], owner[head]
+        return Arrow(*ends, (flow.argument,), sent, got, flow.mark, flow.edit, flow.through_write, starts)
 
     @staticmethod
     def _by_ends(arrows: Iterable[Arrow]) -> Iterator[Arrow]:
         """Join the arguments of arrows that are otherwise equal."""
         alike: dict[tuple[object, ...], list[Arrow]] = defaultdict(list)
         for arrow in arrows:
-            passes = arrow.out_label, arrow.in_label
-            alike[arrow.tail.id, arrow.head.id, passes, arrow.mark, arrow.through_write].append(arrow)
+            ends = arrow.tail.id, arrow.head.id, arrow.out_label, arrow.in_label
+            alike[(*ends, arrow.mark, arrow.edit, arrow.through_write)].append(arrow)
         for first, *others in alike.values():
             arguments = first.arguments + tuple(name for other in others for name in other.arguments)
             starts = any(arrow.starts_condition for arrow in (first, *others))
@@ -270,7 +278,46 @@ class _Composer:
         if call:
             passes = self.passes.get(address_of(call, self.addresses), 1) if self.options.is_rolled else 1
             boxes = map(self._call_label, path[: path.index(call)])
-            return DrawnNode(key, operations, tuple(boxes), self._call_label(call), passes)
+            node = DrawnNode(key, operations, tuple(boxes), self._call_label(call), passes)
+            return self._with_edits(node, operations[-1:])
         boxes = map(self._call_label, self.around.boxes_around(first.label))
         passes = self.layers[first.layer_label] if self.options.is_rolled else 1
-        return DrawnNode(key, operations, tuple(boxes), None, passes, first.label in self.stubs)
+        node = DrawnNode(key, operations, tuple(boxes), None, passes, first.label in self.stubs)
+        return self._with_edits(node, operations)
+
+    def _with_edits(self, node: DrawnNode, shown: tuple[Operation, ...]) -> DrawnNode:
+        """Return a node with its edits, and the changes of the operations whose tensors it shows."""
+        edits = self.scene.edits
+        if not edits:
+            return node
+        represented = [each for op in shown for each in (op, *self.represented.get(op.label, ()))]
+        changes = [edits.change(op) for op in represented]
+        known = tuple(change for change in changes if change is not None)
+        return dataclasses.replace(node, edits=tuple(self._edit_lines(node)), changes=known)
+
+    def _edit_lines(self, node: DrawnNode) -> Iterator[str]:
+        """Yield a line for each edit; where only some passes have it, with these."""
+        passes: dict[str, list[str]] = defaultdict(list)
+        labels = {op.label for op in node.operations}
+        for op in node.operations:
+            for edit in self.scene.edits.of(op):
+                inside = node.module is not None or edit.label != op.label
+                passes[str(edit) if inside else edit.short].append(str(op.pass_num))
+            for edit in self.scene.edits.of_reads(op) if node.module else ():
+                if edit.label in labels:  # no arrow shows it
+                    passes[str(edit)].append(str(op.pass_num))
+        for words, numbers in passes.items():
+            some = node.module is None and len(numbers) < node.num_passes
+            yield f"edited in pass {', '.join(numbers)}: {words}" if some else f"edited: {words}"
+
+    @cached_property
+    def represented(self) -> dict[str, list[Operation]]:
+        """The operations that are not drawn, by the label of the one drawn in their place."""
+        found: dict[str, list[Operation]] = defaultdict(list)
+        for op in self.scene.operations:
+            label = op.label
+            while label in self.repeats.standing_for:
+                label = self.repeats.standing_for[label]
+            if label != op.label:
+                found[label].append(op)
+        return found

@@ -95,6 +95,7 @@ class _Finder:
         self.paths = surroundings.paths
         self.types = {module.address: module.module_type for module in scene.history.modules}
         self.marks = scene.marks
+        self.edits = scene.edits
         self.inflows: dict[str, list[Flow]] = defaultdict(list)
         for flow in scene.flows:
             self.inflows[flow.head].append(flow)
@@ -149,10 +150,11 @@ class _Finder:
 
     def _of_operation(self, op: Operation, level: int, address: str, places: dict[str, int]) -> Any:
         inner = tuple(self._relative(call, address) for call in self.paths[op.label][level:])
-        flows = tuple((places.get(flow.tail), flow.argument) for flow in self.inflows[op.label])
+        flows = tuple((places.get(flow.tail), flow.argument, flow.edit) for flow in self.inflows[op.label])
         arguments = op.func_position_args_non_tensor, op.func_keyword_args_non_tensor
         tensor = op.tensor_shape, op.tensor_dtype, op.parent_param_shapes, op.num_params_trainable
-        return op.layer_type, inner, flows, arguments, tensor, self.answers[op.label], self.marks.get(op.label, "")
+        differs = self.marks.get(op.label, ""), self.edits.of(op), self.edits.change(op) is None
+        return op.layer_type, inner, flows, arguments, tensor, self.answers[op.label], differs
 
     def _relative(self, call: str, address: str) -> tuple[str, str]:
         """Return a call's address, as seen from the block, and its class."""

@@ -20,11 +20,13 @@ from types import MappingProxyType
 from typing import Literal
 
 from pytest_torchlens.draw.draw_options import NestingDepth
+from pytest_torchlens.records import EditsByOperation
 from pytest_torchlens.records import EscapeRecord
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import Measurements
 from pytest_torchlens.records import Operation
 from pytest_torchlens.records import address_of
+from pytest_torchlens.records import edits_lines
 from pytest_torchlens.records import nearest
 from pytest_torchlens.records.options import OptionError
 
@@ -40,6 +42,8 @@ class Flow:
     argument: str
     through_write: bool = False
     mark: Mark = ""
+    edit: str = ""
+    """The edits of this value for this operation alone, in words."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,24 @@ class Scene:
             for edge in op.edges
             if edge.parent in known
         )
-        return cls(history, history.operations, flows, measurements=measurements)
+        return cls(history, history.operations, flows, measurements=measurements).with_edits()
+
+    def with_edits(self) -> Scene:
+        """Return the scene with the edits on its flows, and in its title."""
+        edits = self.history.edits
+        if not edits:
+            return self
+        flows = tuple(dataclasses.replace(flow, edit=self._edit_of(flow)) for flow in self.flows)
+        return dataclasses.replace(self, flows=flows, title=(*self.title, *edits_lines(edits)))
+
+    def _edit_of(self, flow: Flow) -> str:
+        edits = () if flow.through_write else self.edits.of_edge(flow.tail, flow.head)
+        return "; ".join(edit.for_reader for edit in edits)
+
+    @cached_property
+    def edits(self) -> EditsByOperation:
+        """Which operations are edited, and how much the others changed."""
+        return EditsByOperation(self.history)
 
 
 Path = tuple[str, ...]

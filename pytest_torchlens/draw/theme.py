@@ -41,6 +41,8 @@ class Theme:
     """Fill of operations that differ between the two."""
     scale: tuple[str, ...]
     """Fills from the lowest value of a metric to the highest; colours between are mixed."""
+    edited: str = "#5fd0c5"
+    """Fill of operations that an edit changed, and, mixed with the text, their outlines and those behind them."""
     font: str = "Helvetica"
     """One name, not a list: graphviz-pure computes text widths only then."""
 
@@ -61,6 +63,7 @@ THEMES = {
         added="#9fd0ff",
         removed="#ffc48a",
         changed="#e6d3f7",
+        edited="#3fd0c9",
         scale=("#fffbe6", "#fdd07a", "#f08c4b", "#cf5267", "#8a3d8f"),
     ),
     "dark": Theme(
@@ -78,6 +81,7 @@ THEMES = {
         added="#1c4f82",
         removed="#b0702a",
         changed="#9a7fd0",
+        edited="#0a6a80",
         scale=("#22303c", "#1f4a63", "#24676f", "#3d7f5b", "#6f8a2f"),
     ),
     "print": Theme(
@@ -95,6 +99,7 @@ THEMES = {
         added="#d6e9ff",
         removed="#ffe0bd",
         changed="#cdb4e6",
+        edited="#66e0ff",
         scale=("#ffffff", "#e0e0e0", "#c2c2c2", "#a4a4a4", "#868686"),
     ),
 }
@@ -110,14 +115,17 @@ def mix(scale: tuple[str, ...], share: float) -> str:
     return "#" + "".join(f"{channel:02x}" for channel in mix)
 
 
+def edit_line(theme: Theme) -> str:
+    """Return the colour of the outlines and arrows of edits."""
+    return mix((theme.edited, theme.text), 0.4)
+
+
 def ink_on(fill: str, theme: Theme) -> str:
     """Return the colour of text on `fill`: the theme's, or black or white if that is hard to read."""
-    return max(
-        (theme.text, "#000000", "#ffffff"), key=lambda ink: (contrast(ink, fill) >= _READABLE, ink == theme.text)
-    )
+    return max((theme.text, "#000000", "#ffffff"), key=lambda ink: (contrast(ink, fill) >= READABLE, ink == theme.text))
 
 
-_READABLE = 4.5
+READABLE = 4.5
 """Contrast that WCAG asks for."""
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_torchlens.edit.edit import AppliedEdit
 from pytest_torchlens.edit.edit import edit
+from pytest_torchlens.edit.effect import assert_effect
 from pytest_torchlens.edit.heat_map import HeatMap
 from pytest_torchlens.edit.named import attribution_patch
 from pytest_torchlens.edit.named import grid
@@ -22,6 +22,7 @@ from pytest_torchlens.edit.store import load_edits
 from pytest_torchlens.edit.store import save_edits
 from pytest_torchlens.edit.sweep import sweep
 from pytest_torchlens.edit.sweep_result import Sweep
+from pytest_torchlens.records import AppliedEdit
 
 __all__ = [
     "AppliedEdit",
@@ -29,6 +30,7 @@ __all__ = [
     "HeatMap",
     "Part",
     "Sweep",
+    "assert_effect",
     "attribution_patch",
     "edit",
     "grid",

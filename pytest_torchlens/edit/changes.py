@@ -25,7 +25,7 @@ def for_each_pass(places: list[Place], change: Any) -> list[Any]:
         return [change] * len(places)
     if len(change.passes) != len(places):
         raise ValueError(
-            f"edit of {places[0].label}: it has {len(places)} passes and {change.layer_label} has {len(change.passes)}: "
+            f"edit of {places[0].label}: it has {len(places)} passes, {change.layer_label} has {len(change.passes)}: "
             f"name one of its passes, such as {change.passes[0].label!r}"
         )
     return list(change.passes)
@@ -85,7 +85,7 @@ class GradientChange:
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a tensor of the same values, whose gradient is changed."""
         tensor = tensor.view_as(tensor)
-        tensor.register_hook(self._changed)
+        tensor.register_hook(self._changed)  # type: ignore[no-untyped-call]
         return tensor
 
     def _changed(self, gradient: torch.Tensor) -> torch.Tensor:
@@ -118,9 +118,8 @@ class _Part:
             return self._change  # type: ignore[no-any-return]
         new = self._change(tensor[self.index].clone())
         if not isinstance(new, torch.Tensor):
-            raise TypeError(
-                f"edit of {self._place.text}: expected a tensor from the function, got {type(new).__name__}"
-            )
+            got = type(new).__name__
+            raise TypeError(f"edit of {self._place.text}: expected a tensor from the function, got {got}")
         return self._fitting(new)
 
     def _fitting(self, new: torch.Tensor) -> torch.Tensor:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from pytest_torchlens.capture.functions import Function
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.edit.live import run_again
 from pytest_torchlens.history import ModelHistory
@@ -80,15 +81,20 @@ def expanded(history: ModelHistory, names: Iterable[str]) -> ModelHistory:
             raise ValueError(f"expand: nothing is known of {name!r}; {hint}")
         if not any(call.info.func is STEPS[name][0] for call in history.recording.calls):
             raise ValueError(f"expand: {history.model_name} calls no {STEPS[name][0].__name__} in this pass")
-    recording = run_again(history, bodies=dict(STEPS[name] for name in names))
+    recording = run_again(history, bodies=bodies_of({*history.expansions, *names}))
     opened = ModelHistory(recording, history.options)
     opened.arguments, opened.edits = history.arguments, history.edits
-    opened.expansions = (*history.expansions, *(_sentence(name, history, opened) for name in names))
+    opened.expansions = history.expansions | dict.fromkeys(names, _difference(history, opened))
     return opened
 
 
-def _sentence(name: str, before: ModelHistory, after: ModelHistory) -> str:
+def bodies_of(names: Iterable[str]) -> dict[Function, Callable[..., Any]]:
+    """Return what runs in the place of each function of these names."""
+    return dict(STEPS[name] for name in names)
+
+
+def _difference(before: ModelHistory, after: ModelHistory) -> str:
     pairs = zip(tensors(before.recording.output), tensors(after.recording.output), strict=True)
     reals = [(one.detach(), other.detach()) for one, other in pairs if one.is_floating_point() and one.numel()]
     difference = max((float((one - other).abs().max()) for one, other in reals), default=0.0)
-    return f"{name} as its steps: outputs differ by at most {difference:.2g}"
+    return f"outputs differ by at most {difference:.2g}"

@@ -102,7 +102,7 @@ class EditingTracer(Tracer):
         self.bodies = bodies
         self._sites = _Sites()
         self.applied: set[Site] = set()
-        sites = _sites_of(history.recording)
+        sites = sites_of(history.recording)
         self.edits = {sites[number]: edits for number, edits in of_calls.items()}
         self.beyond: dict[tuple[str, str, int], tuple[int, CallEdits]] = {}
         """Edits of all passes, by address, function and ordinal, with the number of recorded calls of the module."""
@@ -144,24 +144,13 @@ _OWN_CODE = frozenset(
 )
 
 
-def _sites_of(recording: Recording) -> list[Site]:
+def sites_of(recording: Recording) -> list[Site]:
     """Return the site of each call."""
     sites, counted = _Sites(), []
     for call in recording.calls:
         counted.append(site := sites.next(call.module, call.info.name))
         sites.count(site)
     return counted
-
-
-def live_recording(history: ModelHistory, request: Request) -> Recording:
-    """Run the model once more with the edits, and return the recording.
-
-    Raises
-    ------
-    NotReplayableError
-        If the model or its inputs are no longer there, or an edit's operation did not run.
-    """
-    return run_again(history, request)
 
 
 def run_again(
@@ -181,9 +170,14 @@ def run_again(
     Raises
     ------
     NotReplayableError
-        As `live_recording`.
+        If the model or its inputs are no longer there, or an edit's operation did not run.
     """
     recording, model = history.recording, history.recording.model()
+    if history.edits:
+        raise NotReplayableError(
+            "edit: a live run begins with the model itself, without the edits of this pass: make all edits at once, "
+            "as in edited.original.edit(edits, live=True)"
+        )
     if model is None or history.arguments is None:
         raise NotReplayableError(f"{recording.model_name} or its inputs are no longer there: keep them to run it again")
     check_thread(model)
@@ -214,10 +208,11 @@ def run_again(
 def _check_applied(history: ModelHistory, tracer: EditingTracer) -> None:
     missed = [site for site in tracer.edits if site not in tracer.applied]
     if missed:
-        sites = _sites_of(history.recording)
+        sites = sites_of(history.recording)
         label = history.label(sites.index(missed[0]))
         raise NotReplayableError(
-            f"{label} did not run in the edited pass, or as part of a function that runs as a whole: nothing was edited there"
+            f"{label} did not run in the edited pass, or as part of a function that runs as a whole: nothing was "
+            "edited there"
         )
 
 
@@ -253,7 +248,7 @@ def _parameters_replaced(model: torch.nn.Module, sources: SourceSwaps) -> Iterat
         yield
     finally:
         for home, name, tensor in former:
-            home[name] = tensor
+            home[name] = tensor  # type: ignore[assignment]
 
 
 @contextlib.contextmanager

@@ -149,12 +149,9 @@ def _edges(subgraph: Subgraph, place: Place, consumer: str) -> Iterator[Place]:
 
 
 def _no_edge(subgraph: Subgraph, values: list[tuple[str, Value]], consumer: str) -> str:
-    readers = [
-        node.label
-        for node in subgraph.history.nodes
-        if node.call is not None
-        and any(value_of(read) is value for _, read in edges_in(node.call) for _, value in values)
-    ]
+    ids = {id(value) for _, value in values}
+    calls = [(node.label, node.call) for node in subgraph.history.nodes if node.call is not None]
+    readers = [label for label, call in calls if ids & {id(value_of(read)) for _, read in edges_in(call)}]
     return f"{consumer!r} does not read {values[0][0]}; what does: {', '.join(readers) or 'nothing'}"
 
 
@@ -187,8 +184,8 @@ def _by_name(label: str, shape: tuple[int, ...], at: Mapping[str, Any]) -> Any:
             raise ValueError(f"edit of {label}: a mask goes alone")
         return torch.as_tensor(at["mask"]).expand(shape)
     index: list[Any] = [slice(None)] * len(shape)
-    for name, where in at.items():
-        dimension, where = _dimension(label, shape, name, where)
+    for name, given in at.items():
+        dimension, where = _dimension(label, shape, name, given)
         index[dimension] = where
     return tuple(index)
 

@@ -21,6 +21,7 @@ from pytest_torchlens.capture.leaves import ATOMS
 from pytest_torchlens.capture.leaves import UnpackedObject
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import unpacked
+from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.capture.looks import is_a
 from pytest_torchlens.edit.function import CallEdits
 
@@ -139,14 +140,15 @@ class EditedRecording:
 
 
 def output_with(recording: Recording, new: Mapping[str, torch.Tensor]) -> Any:
-    """Return what the model returned, with other tensors, which are found in the order of the recorded ones."""
-    paths = iter([path for path, _ in recording.outputs])
-    objects: dict[int, UnpackedObject] = {}
+    """Return what the model returned, with other tensors at these paths; objects with tensors inside are copied."""
+    by_id = {id(tensor): new[path] for path, tensor in walk(recording.output)}
+    opened: dict[int, UnpackedObject] = {}
+    copies: dict[int, Any] = {}
 
     def swap(leaf: Any) -> Any:
         if is_a(leaf, torch.Tensor):
-            return new[next(paths)]
-        parts = unpacked(leaf, lambda part: part, objects)
-        return parts.repacked(swap, {}) if type(parts) is UnpackedObject else leaf
+            return by_id[id(leaf)]
+        whole = unpacked(leaf, lambda part: part, opened)
+        return whole.repacked(swap, copies) if type(whole) is UnpackedObject else leaf
 
     return substitute(recording.output, swap)

@@ -60,9 +60,11 @@ class Request:
             places = places_of(whole, key, at)
             self.changes += zip(places, for_each_pass(places, change), strict=True)
         for name, change in _mapping("inputs", inputs).items():
-            self.changes.append((_place(self._input(name)), change))
+            value = self._input(name).value
+            self.changes.append((Place(whole.label_of(value), value), change))
         for name, change in _mapping("parameters", parameters).items():
-            self.changes.append((_place(self._source("parameter", name)), change))
+            source = self._source("parameter", name)
+            self.changes.append((Place(source.name, source.value), change))
         self.of_gradients = bool(gradients)
         """Whether gradients are edited, for which autograd must follow the pass from its beginning."""
         for key, change in _mapping("gradients", gradients).items():
@@ -128,10 +130,6 @@ def _names_in_forward(model: Any) -> Iterator[str]:
         yield from inspect.signature(model.forward).parameters
     except (TypeError, ValueError):
         return
-
-
-def _place(source: Source) -> Place:
-    return Place(source.name if source.kind == "parameter" else source.label, source.value)
 
 
 def _mapping(name: str, given: Any) -> Mapping[Any, Any]:

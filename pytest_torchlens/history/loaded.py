@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -107,6 +109,43 @@ class LoadedHistory(HistoryView):
     def __contains__(self, key: object) -> bool:
         """Return whether `key` names a layer."""
         return key in self._lookup
+
+    def edit(
+        self,
+        edits: Mapping[Any, Any] | None = None,
+        *,
+        model: torch.nn.Module | None = None,
+        input_args: Any = (),
+        input_kwargs: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> ModelHistory:
+        """Run the model again, and return the history of that pass with some activations changed.
+
+        A loaded history has no recorded calls, so the model and its inputs must be given.  Operations are found again
+        by the module call in which they ran, their function, and their order there.  A warning says where the pass
+        that was run again differs from the loaded one.
+
+        Parameters
+        ----------
+        edits
+            As in `ModelHistory.edit`, with the keys of this history.
+        model
+            The model.
+        input_args, input_kwargs
+            Its inputs, as in `log_forward_pass`.  The random seed is that of the loaded pass.
+        **options
+            The others of `ModelHistory.edit`: ``at``, ``inputs``, ``parameters``, ``live``, ``check_decisions``.
+
+        Raises
+        ------
+        NotReplayableError
+            If the model or its inputs are missing, or this history is of an edited pass.
+        LookupKeyError
+            If there is no such key, or its operation does not run with this model and inputs.
+        """
+        from pytest_torchlens.edit.loaded import edit_loaded
+
+        return edit_loaded(self, edits, model, (input_args, input_kwargs), options)
 
     def _no_attribute(self, name: str) -> AttributeError:
         """Return the error for an unknown name; some names exist only on a live history."""

@@ -46,13 +46,13 @@ from pytest_torchlens.history.rerun import graph_differences
 from pytest_torchlens.history.source import source_place
 from pytest_torchlens.history.view import HistoryView
 from pytest_torchlens.history.walks import Walks
+from pytest_torchlens.records import AppliedEdit
 from pytest_torchlens.records import EscapeRecord
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import LoopRecord
 from pytest_torchlens.records import SourcePlace
 
 if TYPE_CHECKING:
-    from pytest_torchlens.edit import AppliedEdit
     from pytest_torchlens.edit import Sweep
     from pytest_torchlens.replay import Subgraph
 
@@ -91,8 +91,10 @@ class ModelHistory(HistoryView):
         """Forward's arguments; None if they are not known."""
         self.edits: tuple[AppliedEdit, ...] = ()
         """The edits that `edit` made in this pass."""
-        self.expansions: tuple[str, ...] = ()
-        """What `edit` ran as its steps, and by how much the outputs differ, a sentence for each."""
+        self.expansions: dict[str, str] = {}
+        """What `edit` ran as its steps, and by how much the outputs then differ."""
+        self.original: ModelHistory | None = None
+        """The pass without any of the edits; None for a pass without edits."""
 
     @property
     def options(self) -> TraceOptions:
@@ -188,7 +190,7 @@ class ModelHistory(HistoryView):
 
         return Subgraph(self, start, end, operations)
 
-    def edit(
+    def edit(  # noqa: PLR0913 - options by name
         self,
         edits: Mapping[Any, Any] | None = None,
         *,
@@ -209,8 +211,9 @@ class ModelHistory(HistoryView):
         edits
             What to put where.  A key is one that the history can be asked by (``"relu_3_8"``, ``"blocks.4.attn"``; a
             layer of several passes is edited in each); ``(key, operation)`` changes only what that operation reads;
-            ``Part(key)[:, 3]`` or ``(key, (0, 3))`` only a part of the tensor.  A change is a number for each element, a tensor of the same shape and dtype, a function of the tensor, or an activation of another
-            history (``other["relu_3_8"]``).
+            ``Part(key)[:, 3]`` or ``(key, (0, 3))`` only a part of the tensor.  A change is a number for each element,
+            a tensor of the same shape and dtype, a function of the tensor, or an activation of another history
+            (``other["relu_3_8"]``).
         at
             The index of all keys that have none: as in ``tensor[index]``, or by name: ``{"position": 3}``, with
             ``example`` (dimension 0), ``channel`` (1), ``position`` (-2), ``feature`` (-1), ``head`` (-3, or
@@ -257,6 +260,16 @@ class ModelHistory(HistoryView):
             live=live,
             check_decisions=check_decisions,
         )
+
+    @functools.cached_property
+    def changed_by(self) -> dict[str, float]:
+        """How much each tensor behind an edit differs from the pass without edits, by label; empty without edits.
+
+        It is the norm of the difference, relative to the norm; infinite if it changed by what has no size.
+        """
+        from pytest_torchlens.edit.differences import changed_by
+
+        return {} if self.original is None else changed_by(self, self.original)
 
     def sweep(
         self,
@@ -545,6 +558,8 @@ class ModelHistory(HistoryView):
             "modules": self._modules.records(),
             "escapes": self.escapes,
             "loops": self.loops,
+            "edits": self.edits,
+            "changed_by": self.changed_by or None,
         }
 
     def record_without_operations(self) -> HistoryRecord:

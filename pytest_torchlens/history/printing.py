@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from pytest_torchlens.capture.wrappers import is_wrapper
+from pytest_torchlens.records import EditsByOperation
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import ModuleRecord
 from pytest_torchlens.records import Operation
 from pytest_torchlens.records import byte_size
+from pytest_torchlens.records import edits_lines
 
 if TYPE_CHECKING:
     from pytest_torchlens.history.layers_and_operations import Layer
@@ -165,6 +167,7 @@ def _crop(tensor: torch.Tensor) -> str:
 
 
 _COLUMNS = ("", "Layer", "Shape", "Type", "Size", "Module", "Parameters", "Parents", "Time (ms)", "Source")
+_EDITS = "Edits"
 _OPEN_UP_TO = 50
 _MOST_ROWS = 500
 _ALIGNED_LEFT = "text-align:left;vertical-align:top"
@@ -177,7 +180,8 @@ def of_history(record: HistoryRecord, operations: list[LoggedOperation]) -> str:
     modules = _details(f"Modules ({len(record.modules) - 1})", _modules(record), len(record.modules))
     more = len(operations) - _MOST_ROWS
     note = f"<p>… and {more:,} more: <code>history.to_pandas()</code> has all</p>" if more > 0 else ""
-    layers = _details(f"Layers ({len(record.layer_list)})", _table(operations[:_MOST_ROWS]) + note, len(operations))
+    table = _table(operations[:_MOST_ROWS], EditsByOperation(record))
+    layers = _details(f"Layers ({len(record.layer_list)})", table + note, len(operations))
     return f"<div><strong>{escape(title)}</strong><ul>{facts}</ul>{modules}{layers}</div>"
 
 
@@ -219,12 +223,14 @@ def _module(module: ModuleRecord, by_address: dict[str, ModuleRecord]) -> str:
     return f"<li>{escape(text)}{_children(module, by_address)}</li>"
 
 
-def _table(operations: Iterable[Operation]) -> str:
-    head = "".join(f'<th style="{_ALIGNED_LEFT}">{name}</th>' for name in _COLUMNS)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(map(_row, operations))}</tbody></table>"
+def _table(operations: Iterable[Operation], edits: EditsByOperation | None = None) -> str:
+    columns = (*_COLUMNS, _EDITS) if edits else _COLUMNS
+    head = "".join(f'<th style="{_ALIGNED_LEFT}">{name}</th>' for name in columns)
+    rows = "".join(_row(op, [edits.words(op)] if edits else []) for op in operations)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
-def _row(op: Operation) -> str:
+def _row(op: Operation, more: Iterable[str]) -> str:
     cells = (
         str(op.operation_num) if op.operation_num >= 0 else "",
         op.label,
@@ -236,6 +242,7 @@ def _row(op: Operation) -> str:
         ", ".join(op.parent_layers),
         f"{op.func_time_elapsed * 1000:.3f}",
         op.source_line,
+        *more,
     )
     return f"<tr>{''.join(map(_cell, cells))}</tr>"
 
@@ -255,7 +262,7 @@ def summary(record: HistoryRecord) -> str:
         "\tModule Hierarchy:",
         *(f"\t\t{line}" for line in _hierarchy(record)),
         "\tLayers:",
-        *(f"\t\t{place}: {label}" for place, label in enumerate(_with_passes(record.layer_list))),
+        *(f"\t\t{place}: {label}" for place, label in enumerate(_with_edits(record))),
     ]
     return "\n".join(lines)
 
@@ -273,6 +280,7 @@ def heading(record: HistoryRecord) -> list[str]:
         f"{byte_size(record.total_params_fsize)}).",
         f"\tRandom seed: {'none set' if record.random_seed_used is None else record.random_seed_used}",
         f"\tTime elapsed: {record.elapsed_time_total:.3f}s",
+        *(f"\t{line[:1].upper() + line[1:]}" for line in edits_lines(record.edits)),
     ]
 
 
@@ -286,6 +294,14 @@ def _with_passes(labels: tuple[str, ...]) -> Iterator[str]:
     for label in labels:
         layer, _, pass_num = label.rpartition(":")
         yield f"{label} ({pass_num}/{totals[layer]} passes)" if layer else label
+
+
+def _with_edits(record: HistoryRecord) -> Iterator[str]:
+    """Yield each label with its passes, and what edits did to it: ``relu_3_8 (edited: 0.0; changed by 100 %)``."""
+    edits = EditsByOperation(record)
+    for label, shown in zip(record.layer_list, _with_passes(record.layer_list), strict=True):
+        words = edits.words_of(label)
+        yield f"{shown} ({words})" if words else shown
 
 
 def _structure(record: HistoryRecord) -> str:

@@ -468,6 +468,9 @@ def _line_problems(history: HistoryRecord) -> Iterator[str]:
 
 def _name_problems(history: HistoryRecord, labels: set[str]) -> Iterator[str]:
     layers = {op.layer_label for op in history.operations}
+    for label in (*(history.changed_by or ()), *(edit.operation for edit in history.edits if edit.operation)):
+        if label not in labels:
+            yield f"an edit changed {label!r}, which is not an operation"
     for loop in history.loops:
         if unknown := [layer for layer in loop.layers if layer not in layers]:
             yield f"a loop has {unknown[0]!r}, which is not a layer"

@@ -30,6 +30,7 @@ from pytest_torchlens.records import MergedGraph
 from pytest_torchlens.records import ModuleRecord
 from pytest_torchlens.records import RolledEdge
 from pytest_torchlens.records import close
+from pytest_torchlens.records import count_text
 from pytest_torchlens.records import merge
 from pytest_torchlens.records import roll_edges
 
@@ -72,6 +73,11 @@ class HistoryView(abc.ABC):
     @abc.abstractmethod
     def __getitem__(self, key: str | int) -> LoggedOperation | Layer:
         """Return what `key` names."""
+
+    @property
+    def changed_by(self) -> dict[str, float]:
+        """How much each tensor behind an edit differs from the pass without edits, by label; empty without edits."""
+        return dict(self.record_without_operations().changed_by or {})
 
     # -- the model -----------------------------------------------------------------------------------------------
 
@@ -349,7 +355,7 @@ class HistoryView(abc.ABC):
 
     def __len__(self) -> int:
         """Return the number of inputs, operations and outputs."""
-        return len(self.record_without_operations().layer_list)
+        return len(self.layer_list)
 
     def __getattr__(self, name: str) -> Any:
         """Return the model's other metadata: totals, times and modules, as in `records.HistoryRecord`."""
@@ -374,7 +380,8 @@ class HistoryView(abc.ABC):
 
     def __repr__(self) -> str:
         """Return one line."""
-        return f"<ModelHistory of {self.model_name}: {len(self)} layers>"
+        edits = f", {count_text(len(self.edits), 'edit')}" if self.edits else ""
+        return f"<ModelHistory of {self.model_name}: {len(self)} layers{edits}>"
 
     def _repr_html_(self) -> str:
         """Return the summary and a table of the layers for notebooks."""

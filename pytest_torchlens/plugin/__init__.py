@@ -13,6 +13,7 @@ import pytest
 from pytest_torchlens.plugin.arguments import explain_not_found
 from pytest_torchlens.plugin.fixtures import lens_check
 from pytest_torchlens.plugin.fixtures import lens_draw
+from pytest_torchlens.plugin.fixtures import lens_edit
 from pytest_torchlens.plugin.fixtures import lens_model
 from pytest_torchlens.plugin.fixtures import lens_recorder
 from pytest_torchlens.plugin.fixtures import lens_report
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "lens_check",
     "lens_draw",
+    "lens_edit",
     "lens_model",
     "lens_recorder",
     "lens_report",
@@ -94,6 +96,10 @@ def pytest_configure(config: pytest.Config) -> None:
         "and options of its recorder; the recorder finds the models unless the test uses lens_recorder",
     )
     if is_wanted(config):
+        if config.hook.pytest_lens_checks.get_hookimpls():
+            from pytest_torchlens.plugin.checks import own_checks
+
+            own_checks(config)
         if is_set(config) or names_models(config) or is_distributed(config):
             from pytest_torchlens.plugin.session import LensSession
 

@@ -46,6 +46,7 @@ def own_checks(config: pytest.Config) -> tuple[Check, ...]:
     pytest.UsageError
         If a hook returns something else, or a name that is taken.
     """
+    __tracebackhide__ = True
     answers = config.hook.pytest_lens_checks(config=config)
     found = [one for answer in answers for one in (answer if isinstance(answer, list | tuple) else [answer])]
     names = {*known_checks(), *WORDS}
@@ -60,8 +61,10 @@ def own_checks(config: pytest.Config) -> tuple[Check, ...]:
 
 def _is_check(one: Any) -> bool:
     texts = [getattr(one, name, None) for name in ("name", "sentence")]
-    is_named = all(isinstance(text, str) and text.strip() for text in texts) and "," not in one.name
-    return is_named and isinstance(getattr(one, "cost", None), int | float) and callable(getattr(one, "run", None))
+    is_named = all(isinstance(text, str) and text.strip() for text in texts) and split_names([one.name]) == (one.name,)
+    cost = getattr(one, "cost", None)
+    has_cost = isinstance(cost, int | float) and not isinstance(cost, bool) and cost >= 0
+    return is_named and has_cost and callable(getattr(one, "run", None)) and not isinstance(one, type)
 
 
 def check_zoo_files(choices: Iterable[Choice], own: tuple[Check, ...]) -> None:

@@ -79,6 +79,45 @@ def lens_trace(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
 
 @pytest.fixture
+def lens_edit(lens_trace: Callable[..., Any]) -> Callable[..., Any]:
+    """Run a forward pass of a model with some activations changed, and return its history.
+
+    The pass without edits is its ``original``; ``changed_by`` says how much each activation changed.
+
+    Example::
+
+        def test_the_head_matters(lens_edit):
+            edited = lens_edit(model, x, {"blocks.4.attn": 0.0})
+            assert_effect(edited, at_least=0.01)  # from pytest_torchlens; at_most=1e-6 for "this must not matter"
+            assert edited.changed_by["output_1_60"] > 0.01
+
+    Inputs are as for `lens_trace`, with `input_kwargs` and `random_seed`; ``lens_edit(history, edits)`` edits a
+    recorded pass.  Edits and all other options (``at``, ``inputs``, ``parameters``, ``live``, ``check_decisions``) are
+    those of `ModelHistory.edit`.  The model stays as it was.
+    """
+
+    def edit(
+        model: Any,
+        input_args: Any = (),
+        edits: Any = None,
+        *,
+        input_kwargs: Any = None,
+        random_seed: int | None = None,
+        **options: Any,
+    ) -> Any:
+        from pytest_torchlens.history.view import HistoryView
+
+        __tracebackhide__ = True
+        if not isinstance(model, HistoryView):
+            return lens_trace(model, input_args, input_kwargs, random_seed=random_seed).edit(edits, **options)
+        if edits is not None or input_kwargs is not None or random_seed is not None:
+            raise TypeError("lens_edit: a history is edited as it was recorded: lens_edit(history, edits)")
+        return model.edit(None if isinstance(input_args, tuple) and not input_args else input_args, **options)
+
+    return edit
+
+
+@pytest.fixture
 def lens_validate() -> Callable[..., Any]:
     """Validate one forward pass of a model: the verdict is true if a replay of its graph gives equal values.
 

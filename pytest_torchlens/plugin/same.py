@@ -19,6 +19,7 @@ from pytest_torchlens.plugin.checks import own_checks
 from pytest_torchlens.plugin.failure import checks_failed_text
 from pytest_torchlens.plugin.marker import marker_options
 from pytest_torchlens.records import checks_text
+from pytest_torchlens.records import nearest
 from pytest_torchlens.run.checks import check_model
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
     from pytest_torchlens.checks.catalog import PlannedCheck
     from pytest_torchlens.records import CheckResult
+
+
+_ARGUMENTS = ("model", "input_args", "input_kwargs", "checks", "random_seed", "build")
 
 
 class NotTheSameError(AssertionError):
@@ -56,9 +60,12 @@ class Same:
         checks: Any = None,
         random_seed: int | None = None,
         build: Callable[[], torch.nn.Module] | None = None,
+        **unknown: Any,
     ) -> tuple[CheckResult, ...]:
         """Run the checks, and return their results; raises `NotTheSameError` if one fails."""
         __tracebackhide__ = True
+        for name in unknown:
+            raise TypeError(f"lens_same: unknown argument {name!r}; {nearest(name, _ARGUMENTS)}")
         if isinstance(model, HistoryView):
             raise TypeError(
                 "lens_same runs a model: lens_same(model, x); lens_check compares a history with a baseline"

@@ -19,6 +19,11 @@ from pytest_torchlens.records.comparison import Growth
 from pytest_torchlens.records.comparison import OutputsComparison
 from pytest_torchlens.records.comparison import RerunResult
 from pytest_torchlens.records.comparison import size_text
+from pytest_torchlens.records.edits import AppliedEdit
+from pytest_torchlens.records.edits import EditsByOperation
+from pytest_torchlens.records.edits import changed_text
+from pytest_torchlens.records.edits import edits_lines
+from pytest_torchlens.records.edits import percent
 from pytest_torchlens.records.files import file_name
 from pytest_torchlens.records.files import replacing
 from pytest_torchlens.records.files import write_atomically
@@ -74,6 +79,7 @@ __all__ = [
     "ActivationStatistics",
     "AlignedEdge",
     "Alignment",
+    "AppliedEdit",
     "RerunResult",
     "AuditFinding",
     "AuditPlace",
@@ -82,6 +88,7 @@ __all__ = [
     "CheckStatus",
     "Comparison",
     "Edge",
+    "EditsByOperation",
     "Environment",
     "ErrorRecord",
     "EscapeRecord",
@@ -120,10 +127,12 @@ __all__ = [
     "address_of",
     "align",
     "byte_size",
+    "changed_text",
     "checks_text",
     "count_checks",
     "count_text",
     "close",
+    "edits_lines",
     "file_name",
     "from_json",
     "merge",
@@ -131,6 +140,7 @@ __all__ = [
     "output_name",
     "pass_label",
     "pass_of",
+    "percent",
     "replacing",
     "roll_edges",
     "size_text",

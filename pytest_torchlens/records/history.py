@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pytest_torchlens.records.edits import AppliedEdit
 from pytest_torchlens.records.operation import EscapeRecord
 from pytest_torchlens.records.operation import LoopRecord
 from pytest_torchlens.records.operation import Operation
@@ -70,6 +71,11 @@ class HistoryRecord:
     """Loops of the source that ran layers several times."""
     modules: tuple[ModuleRecord, ...] = ()
     """The modules, the model itself first."""
+    edits: tuple[AppliedEdit, ...] = ()
+    """The edits that `edit` made in this pass; empty for a pass as the model makes it."""
+    changed_by: dict[str, float] | None = None
+    """How much each tensor behind an edit differs from the pass without edits, by label: the norm of the difference,
+    relative to the norm; infinite if it changed by what has no size.  None without edits."""
 
 
 @dataclass(frozen=True, kw_only=True)

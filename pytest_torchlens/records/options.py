@@ -52,9 +52,15 @@ class Option(NamedTuple):
         has_type = isinstance(value, self.kinds) and (not isinstance(value, bool) or bool in self.kinds)
         if has_type and self.fits(value):
             return
-        hint = close(value, self.words) if isinstance(value, str) else ""
+        hint = close(_first_unknown(value, self.words), self.words)
         error = OptionError if has_type else OptionTypeError
         raise error(f"{name}: expected {self.expected}, got {value!r:.80}{hint and f' ({hint})'}")
+
+
+def _first_unknown(value: object, words: tuple[str, ...]) -> str:
+    """Return the first of some words, joined by commas or in a list, that is not valid; empty without one."""
+    given = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else ()
+    return next((word.strip() for word in given if isinstance(word, str) and word.strip() not in words), "")
 
 
 def check_names(given: Iterable[str], known: Collection[str]) -> None:

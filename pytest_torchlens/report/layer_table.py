@@ -23,6 +23,7 @@ from pytest_torchlens.draw.text import magnitude
 from pytest_torchlens.draw.text import printable
 from pytest_torchlens.draw.text import shape_text
 from pytest_torchlens.draw.text import shorten
+from pytest_torchlens.records import EditsByOperation
 from pytest_torchlens.records import ModelReport
 from pytest_torchlens.records import ModuleMeasurements
 from pytest_torchlens.records import ModuleRecord
@@ -125,6 +126,7 @@ _STEPS: Final = "steps inside"
 def layers(history: HistoryRecord) -> Iterator[LayerRow]:
     """Yield a row for each operation and source."""
     labels = {key: op for op in history.operations for key in (op.layer_label_w_pass, op.label)}
+    edits = EditsByOperation(history)
     for operation in history.operations:
         parents = (labels[label] for label in operation.parent_layers if label in labels)
         yield LayerRow(
@@ -132,6 +134,7 @@ def layers(history: HistoryRecord) -> Iterator[LayerRow]:
             label=operation.label,
             operation=operation,
             parents=tuple((parent.label, row_id(parent)) for parent in parents),
+            edits=printable(edits.words(operation)),
         )
 
 
@@ -144,6 +147,8 @@ class LayerRow:
     operation: Operation
     parents: tuple[tuple[str, str], ...]
     """Label and row id of each parent tensor."""
+    edits: str
+    """What edits did to it; ``""`` for nothing."""
 
 
 def module_tree(costs: Costs) -> list[Branch]:
@@ -248,7 +253,7 @@ def _params(order: list[tuple[ModuleRecord, int]]) -> Counter[str]:
 
 def details(report: ModelReport, costs: Costs, views: Views) -> dict[str, Any]:
     """Return the details that the page shows for a selected layer (by row id) or module (by node id)."""
-    history = costs.history
+    history, edits = costs.history, EditsByOperation(costs.history)
     operations = {key: op for op in history.operations for key in (op.layer_label_w_pass, op.label)}
     smallest = _smallest_view(views)
     modules = {module.address: module for module in history.modules}
@@ -257,7 +262,9 @@ def details(report: ModelReport, costs: Costs, views: Views) -> dict[str, Any]:
             "label": op.label,
             "nodes": _nodes(op),
             "view": next((smallest[id_] for id_ in _nodes(op) if id_ in smallest), ""),
-            "facts": [(name, _shown(name, text)) for name, text in _facts(op, costs) if text],
+            "facts": [
+                (name, _shown(name, text)) for name, text in (("edits", edits.words(op)), *_facts(op, costs)) if text
+            ],
             "code": report.code.get(op.source_line, ""),
             "from": _links(op.parent_layers, operations),
             "to": _links(op.child_layers, operations),

@@ -284,6 +284,29 @@ def test_parameters_that_no_gradient_reaches():
     assert "unreached-parameter" not in findings(Lambda(goes_on, **head()).eval())
 
 
+@pytest.mark.parametrize("grad", [False, True])
+def test_gradients_reach_complex_parameters(grad):
+    class Filtered(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.filter = nn.Parameter(torch.ones(5, dtype=torch.complex64))
+
+        def forward(self, x):
+            return torch.fft.irfft(torch.fft.rfft(x) * self.filter, n=8)
+
+    class Detached(Filtered):
+        def forward(self, x):
+            return super().forward(x).detach()
+
+    class ComplexOutput(Filtered):
+        def forward(self, x):
+            return torch.fft.rfft(x) * self.filter
+
+    assert "unreached-parameter" not in findings(Filtered(), grad=grad)
+    assert "unreached-parameter" not in findings(ComplexOutput(), grad=grad)
+    assert "unreached-parameter" in findings(Detached(), grad=grad)
+
+
 def test_no_grad_within_a_pass_with_gradients():
     class Net(Lambda):
         def forward(self, x):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 from typing import ClassVar
 
@@ -55,6 +56,29 @@ class Counting(Checkpointed):
     def part(self, x: torch.Tensor) -> torch.Tensor:
         self.calls += 1
         return self.middle(x * self.calls)  # counts
+
+
+class SwitchInTheClass(OtherMask):
+    use_checkpoint = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.use_checkpoint
+
+
+class SwitchInTheConfig(OtherMask):
+    """Reads the switch from an object, as each of its parts could."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(use_checkpoint=False)
+
+    @property  # type: ignore[misc]
+    def use_checkpoint(self) -> bool:  # type: ignore[override]
+        return self.config.use_checkpoint  # type: ignore[no-any-return]
+
+    @use_checkpoint.setter
+    def use_checkpoint(self, value: bool) -> None: ...
 
 
 class AtTheInput(Checkpointed):
@@ -189,3 +213,14 @@ def test_models_without_a_switch_that_works_are_not_applicable() -> None:
     assert "raised AssertionError: not supported" in check("checkpointing", WithMethod(refuses=True), X).reason
     assert "runs nothing again" in check("checkpointing", Idle(), X).reason
     assert "no parameter is trainable" in check("checkpointing", Checkpointed().requires_grad_(False), X).reason
+
+
+@pytest.mark.parametrize("kind", [SwitchInTheClass, SwitchInTheConfig])
+def test_a_switch_in_the_class_or_in_the_settings_is_used(kind: type[Checkpointed]) -> None:
+    model = kind()
+    result = check("checkpointing", model, X)
+    assert result.status is CheckStatus.FAILED
+    assert result.failure is not None
+    assert "gradient" in result.failure.message
+    assert model.use_checkpoint is False
+    assert kind().use_checkpoint is False

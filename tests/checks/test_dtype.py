@@ -80,6 +80,58 @@ class Coarse(TwoLayers):
         return self.last(torch.ops.lens_tests.sine(y))  # a coarse kernel
 
 
+@torch.library.custom_op("lens_tests::scale", mutates_args=())
+def scale(x: torch.Tensor, broken: float) -> torch.Tensor:
+    """A kernel that is broken in bfloat16."""
+    return torch.full_like(x, broken) if x.dtype is torch.bfloat16 else x * 1.5
+
+
+class Broken(TwoLayers):
+    def __init__(self, broken: float) -> None:
+        super().__init__()
+        self.broken = broken
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        y = torch.ops.lens_tests.scale(y, self.broken)  # a broken kernel
+        return self.last(y)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("broken", [float("inf"), float("nan")])
+def test_an_overflow_is_said_only_of_values_beyond_the_range_of_the_type(broken: float) -> None:
+    result = check("dtype", Broken(broken), X, types="bfloat16")
+    assert line_of(result).endswith("# a broken kernel")
+    assert cause_of(result).startswith("inf or NaN where float64 gives numbers up to ")
+    assert result.failure is not None
+    assert result.failure.advice.startswith("run the operation in float32: its kernel for this type is wrong")
+
+
+@torch.library.custom_op("lens_tests::product", mutates_args=())
+def product(x: torch.Tensor, weight: torch.Tensor, digits: float) -> torch.Tensor:
+    """A product in float32 that is computed in fewer digits."""
+    low = x if x.dtype is torch.float64 else (x / digits).round() * digits if digits else x.bfloat16().to(x.dtype)
+    return (low @ weight.T).to(x.dtype)
+
+
+class HalfInside(TwoLayers):
+    def __init__(self, digits: float, is_cast: bool) -> None:
+        super().__init__()
+        self.digits, self.is_cast = digits, is_cast
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.is_cast and torch.is_autocast_enabled("cpu")):
+            y = torch.ops.lens_tests.product(x.sin(), self.first.weight, self.digits)  # in fewer digits
+        return y, self.first(x)
+
+
+def test_what_is_half_inside_is_not_blamed_where_autocast_is_on_and_is_where_it_is_off() -> None:
+    assert check("dtype", HalfInside(0, is_cast=True), X, types="autocast").status is CheckStatus.PASSED
+    for model in (HalfInside(0, is_cast=False), HalfInside(0.5, is_cast=True)):
+        result = check("dtype", model, X, types="autocast")
+        assert "the operation itself errs" in cause_of(result)
+        assert line_of(result).endswith("# in fewer digits")
+
+
 @pytest.mark.parametrize(("model", "word"), [(Normed(), "overflow"), (Small(), "underflow")])
 def test_squares_that_leave_the_range_of_float16_are_found(model: nn.Module, word: str) -> None:
     result = check("dtype", model, X, types="float16")

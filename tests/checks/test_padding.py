@@ -206,3 +206,22 @@ _pad = padding._padded
 
 def _ones_padded(tensor: torch.Tensor, dim: int, left: bool, value: float | None) -> torch.Tensor:
     return _pad(tensor, dim, left, 1 if bool((tensor == 1).all()) else value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"mask": "attention_maks"}, "mask: forward has no argument 'attention_maks'; did you mean 'attention_mask'?"),
+        ({"positions": "place"}, "positions: forward has no argument 'place'; did you mean 'places'?"),
+        ({"ids": "id"}, "the inputs hold no tensor 'id'; they hold ids (did you mean 'ids'?)"),
+    ],
+)
+def test_an_argument_that_forward_does_not_have_is_named_with_the_nearest(options: dict[str, str], words: str) -> None:
+    class Summed(nn.Module):
+        def forward(
+            self, ids: torch.Tensor, attention_mask: torch.Tensor | None = None, places: torch.Tensor | None = None
+        ) -> torch.Tensor:
+            return ids.float().cumsum(1)
+
+    result = check("padding", Summed(), torch.randint(0, 9, (1, 12)), **options)
+    assert (result.status, result.reason) == (CheckStatus.NOT_APPLICABLE, words)

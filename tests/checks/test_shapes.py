@@ -126,6 +126,27 @@ def test_tokens_that_are_not_read_are_found() -> None:
     assert result.operation.startswith("getitem")
 
 
+@pytest.mark.parametrize(("side", "limit"), [(6, 6), (16, 16), (31, 31)])
+def test_pixels_that_are_not_read_are_found_in_small_images_too(side: int, limit: int) -> None:
+    class Cropped(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x[..., :limit, :limit]  # cropped
+            return y.mean((2, 3))
+
+    result = check("shapes", Cropped(), torch.rand(1, 3, side, side))
+    assert result.status is CheckStatus.FAILED
+    assert line_of(result).endswith("# cropped")
+
+
+@pytest.mark.parametrize("side", [6, 16, 48])
+def test_a_model_that_never_reads_the_end_of_an_image_passes(side: int) -> None:
+    class Corner(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x[..., : side // 2, : side // 2].mean((2, 3))
+
+    assert check("shapes", Corner(), torch.rand(1, 3, side, side)).status is CheckStatus.PASSED
+
+
 def test_what_a_model_refuses_fails_only_if_it_claims_to_take_it() -> None:
     result = check("shapes", Positioned(), IMAGE)
     assert result.status is CheckStatus.PASSED

@@ -274,3 +274,50 @@ def test_a_factory_that_returns_the_model_itself_changes_nothing() -> None:
 def test_a_wrong_way_is_named() -> None:
     with pytest.raises(CheckNameError, match="expected some of state_dict, safetensors, meta, deepcopy, pickle"):
         settings_of({"state": {"ways": "picle"}}, known_checks())
+
+
+class Raising(nn.Module):
+    """Raises when it is saved, in one of the places that may."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+        self.where = where
+        if where == "hook":
+            self._register_state_dict_hook(self.refuse)
+        if where == "load hook":
+            self.register_load_state_dict_pre_hook(self.refuse)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def refuse(*args: Any) -> None:
+        raise NotImplementedError("use export_weights()")  # refuses
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        if self.where == "state_dict":
+            self.refuse()
+        return [] if self.where == "list" else super().state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        if self.where == "load_state_dict":
+            self.refuse()
+        found = super().load_state_dict(*args, **kwargs)
+        return None if self.where == "none" else found
+
+
+@pytest.mark.parametrize("where", ["state_dict", "hook", "load_state_dict", "load hook"])
+def test_what_a_state_dict_raises_is_the_failure_of_the_model_at_its_line(where: str) -> None:
+    result = state_of(Raising(where), LOADS, partial(Raising, where))
+    assert result.status is CheckStatus.FAILED
+    assert result.failure is not None
+    assert "state_dict raised NotImplementedError: use export_weights()" in result.failure.message
+    assert line_of(result).endswith("# refuses")
+
+
+def test_a_state_dict_that_is_no_mapping_fails_and_loading_may_return_nothing() -> None:
+    result = state_of(Raising("list"), LOADS, partial(Raising, "list"))
+    assert result.failure is not None
+    assert result.failure.message == "state_dict returned list, expected a mapping of names to tensors"
+    assert state_of(Raising("none"), LOADS, partial(Raising, "none")).status is CheckStatus.PASSED

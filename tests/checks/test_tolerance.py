@@ -8,6 +8,8 @@ from torch.nn import functional as F
 from pytest_torchlens.checks.compare import compare_outputs
 from pytest_torchlens.checks.compare import words_of
 from pytest_torchlens.checks.exact import exact_outputs
+from pytest_torchlens.checks.results import apart
+from pytest_torchlens.checks.results import values_text
 from pytest_torchlens.checks.tolerance import FEW
 from pytest_torchlens.checks.tolerance import is_plainly_explained
 from pytest_torchlens.checks.tolerance import judge
@@ -158,3 +160,9 @@ def test_the_error_of_one_number_may_be_small_by_chance() -> None:
         assert not judge(near, subject.outputs[""], exact).within
         assert compare_outputs(subject, {"": near}).agrees
         assert not compare_outputs(subject, {"": near + 1e-3}).agrees
+
+
+def test_complex_numbers_that_differ_in_phase_alone_are_apart() -> None:
+    one, other = torch.tensor([1 + 0j, 2j]), torch.tensor([1j, 2j])
+    assert apart(one, other).tolist() == [2**0.5, 0.0]
+    assert values_text(one, other) == "[0]: (1+0j) and 1j"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 from pathlib import Path
 
@@ -91,18 +92,67 @@ class Ranked(nn.Module):
         return x.sin() + x.cumsum(0)
 
 
+class Averaged(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.ids, self.head = nn.Embedding(9, 4), nn.Linear(4, 4)
+
+    def forward(self, input_ids):
+        x = self.ids(input_ids)
+        return self.head(x + x.mean(1, keepdim=True))
+
+
+class Squared(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 4)
+
+    def forward(self, x):
+        x = self.head(x) * 3000
+        return x * x.pow(2).mean(-1, keepdim=True).rsqrt()
+
+
+class Raises(nn.Module):
+    def forward(self, x):
+        raise ValueError("not today")
+
+
+class Exits(nn.Module):
+    def forward(self, x):
+        raise SystemExit(3)
+
+
+class Cube(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.saved_tensors[0]
+
+
+class Cubed(Squared):
+    def forward(self, x):
+        return Cube.apply(self.head(x))
+
+
 def zoo():
-    return {kind.__name__.lower(): kind for kind in (Net, Counter, Detached, Drops, Lost, Strided, Padded, Ranked)}
+    kinds = [Net, Counter, Detached, Drops, Lost, Strided, Padded, Ranked, Averaged, Squared]
+    return {kind.__name__.lower(): kind for kind in (*kinds, Raises, Exits, Cubed)}
 """
 ZOO = """
 provider: "python:models.py:zoo"
 defaults:
   input: {shape: [1, 3, 8, 8]}
 rules:
-  - match: padded
+  - match: [padded, averaged]
     input: {shape: [1, 12], dtype: int64, range: [1, 9]}
-  - match: ranked
+    checks: {causal: {ids: input_ids}}
+  - match: [ranked, squared, cubed]
     input: {shape: [1, 4]}
+    checks: {dtype: {types: float16}, gradients: {gradcheck: on}}
 """
 
 
@@ -162,6 +212,15 @@ def test_a_wrong_kernel_fails_there_and_passes_here(
         ),
         ("drops", "train-eval", "runs give other values than the first", ("training=True", "training=False")),
         ("ranked", "shapes", "as row 1 in a batch of 3", ("y = x.cumsum(0)", "y = x")),
+        ("averaged", "causal", "smallest run: 2 operations", ("x.mean(1, keepdim=True)", "x.cumsum(1)")),
+        (
+            "smoothed",
+            "causal",
+            "avgpool1d_1_3: causal: the output changes before position",
+            ("(x, 3, 1, 1)", "(x, 1, 1, 0)"),
+        ),
+        ("padded", "padding", "smallest run: 2 operations", ("x.mean(1, keepdim=True)", "x.mean(1, keepdim=True) * 0")),
+        ("squared", "dtype", "pow_1_3: dtype: the output errs in float16", ("x.pow(2)", "x.clamp(-9, 9).pow(2)")),
     ],
 )
 def test_what_the_model_does_itself_fails_alone_and_passes_once_it_is_mended(
@@ -170,7 +229,8 @@ def test_what_the_model_does_itself_fails_alone_and_passes_once_it_is_mended(
     assert main(["repro", f"net.yaml::{model}", f"--check={check}", "--out=it"]) == 0
     assert line in capsys.readouterr().out
     script = folder / "it" / "repro.py"
-    assert exit_status(sys.executable, script) == 1
+    done = subprocess.run([sys.executable, "-I", str(script)], capture_output=True, text=True, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
     text = script.read_text(encoding="utf-8")
     assert mend[0] in text
     script.write_text(text.replace(*mend), encoding="utf-8")
@@ -191,9 +251,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["net", "--check=all"], 2, "--check: name one of repeat, rows"),
         (["net", "sigmoid_1_7", "--check=rows"], 2, "--check: expected a zoo's model alone, got an operation besides"),
         (["net", "--check=repeat"], 1, "net:net: the check repeat does not fail here: passed"),
-        (["counter", "--check=repeat"], 2, "the buffer 'calls' has changed between the passes, which is the work of"),
-        (["lost", "--check=state"], 2, "no file of torch alone shows it: what is lost is lost by saving"),
-        (["padded", "--check=padding"], 2, "no file of torch alone shows it: each operation is right, and what it is"),
+        (["counter", "--check=repeat"], 1, "the buffer 'calls' has changed between the passes, which is the work of"),
+        (["raises", "--check=rows"], 2, "net:raises does not run in this environment: ValueError: not today"),
+        (["exits", "--check=rows"], 2, "net.yaml::exits ended the process: SystemExit(3)"),
+        (["cubed", "--check=gradients"], 1, "the derivative is that of a custom autograd function, which is"),
+        (["lost", "--check=state"], 1, "no file of torch alone shows it: what is lost is lost by saving"),
     ],
 )
 def test_what_has_no_file_is_told_with_what_to_do(
@@ -202,5 +264,6 @@ def test_what_has_no_file_is_told_with_what_to_do(
     assert main(["repro", f"net.yaml::{arguments[0]}", *arguments[1:]]) == status
     said = capsys.readouterr()
     assert words in said.out + said.err
-    assert ("what to do: " in said.err) == (arguments[0] in ("counter", "lost", "padded"))
+    assert bool(said.out) == (status == 1)
+    assert ("what to do: " in said.out) == (arguments[0] in ("counter", "lost", "cubed"))
     assert not list(folder.glob("repro-*"))

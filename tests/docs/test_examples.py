@@ -16,7 +16,7 @@ from tests.report.samples import run
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize("name", ["history.md", "named_edits.md", "recorder.md"])
+@pytest.mark.parametrize("name", ["history.md", "edits.md", "named_edits.md", "effects.md", "recorder.md"])
 def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(encoding="utf-8"), flags=re.DOTALL)

@@ -14,7 +14,10 @@ pytest.importorskip("torchvision")
 
 DOCS = Path(__file__).parents[2] / "docs"
 SVG = "{http://www.w3.org/2000/svg}"
-SMALL = ("demo", "recurrent_rolled", "organization", "figure_3a_rolled", "figure_3b_unrolled", "gradient", "difference")
+SMALL = (
+    *("demo", "recurrent_rolled", "organization", "figure_3a_rolled"),
+    *("figure_3b_unrolled", "gradient", "difference", "edited"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -72,4 +75,4 @@ def graph(path):
 
 
 def texts(element):
-    return [re.sub(r"norm: .*", "norm", text) for text in element.itertext()]
+    return [re.sub(r"(norm:|changed by) .*", r"\1", text) for text in element.itertext()]

@@ -11,7 +11,7 @@ from pytest_torchlens.draw.theme import contrast
 from pytest_torchlens.draw.theme import ink_on
 from pytest_torchlens.draw.theme import mix
 
-FILLS = ("input", "output", "params", "bool", "plain", "added", "removed", "changed")
+FILLS = ("input", "output", "params", "bool", "plain", "added", "removed", "changed", "edited")
 # What a dichromat sees of linear red, green and blue: Viénot, Brettel and Mollon, 1999; the last for print in grey.
 SEEN = {
     "no red": ((0.11238, 0.88762, 0.0), (0.11238, 0.88762, 0.0), (0.00401, -0.00401, 1.0)),

@@ -54,7 +54,7 @@ def test_lens_draw_draws_a_model_or_a_history(pytester: pytest.Pytester):
     pytester.runpytest_inprocess().assert_outcomes(passed=3)
 
 
-@pytest.mark.parametrize("name", ["lens_report", "lens_draw", "lens_trace", "lens_validate"])
+@pytest.mark.parametrize("name", ["lens_report", "lens_draw", "lens_trace", "lens_validate", "lens_edit"])
 def test_each_says_what_it_gives(pytester: pytest.Pytester, name: str):
     lines = pytester.runpytest_inprocess("--fixtures").outlines
     place = next(number for number, line in enumerate(lines) if line.startswith(f"{name} --"))

@@ -186,6 +186,20 @@ def test_a_check_of_the_project_runs_beside_ours(folder: Path, pytester: pytest.
     run(pytester, "--lens-checks=repeat").stderr.fnmatch_lines(["*pytest_lens_checks: expected objects with name*"])
 
 
+@pytest.mark.parametrize("answer", ["'own'", "Own", "Own(cost=True)", "Own(name='a,b')", "Own(run=None)", "[Own(), 3]"])
+def test_what_is_no_check_is_a_usage_error_also_if_tests_alone_are_validated(
+    answer: str, pytester: pytest.Pytester
+) -> None:
+    own = OWN.replace("return Own()", f"return {answer}")
+    pytester.makeconftest(
+        own.replace("    def run", "    def __init__(self, **other):\n        vars(self).update(other)\n\n    def run")
+    )
+    pytester.makepyfile("def test_nothing():\n    pass\n")
+    result = pytester.runpytest_inprocess("--lens-validate")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: pytest_lens_checks: expected objects with name, sentence, cost, run, got *"])
+
+
 DOCS = Path(__file__).parents[2] / "docs" / "checks.md"
 
 
@@ -226,6 +240,9 @@ def test_counting(lens_same):
 def test_wrong_name(lens_same):
     lens_same(nn.Linear(4, 2), torch.ones(2, 4), checks="repaet")
 
+def test_wrong_argument(lens_same):
+    lens_same(nn.Linear(4, 2), torch.ones(2, 4), check="repeat")
+
 def test_history(lens_same, lens_trace):
     lens_same(lens_trace(nn.Linear(4, 2), torch.ones(2, 4)))
 
@@ -237,12 +254,13 @@ def test_model(lens_check):
 def test_lens_same_fails_a_test_whose_model_differs(folder: Path, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(models=MODELS, test_it=TEST)
     result = pytester.runpytest_inprocess("test_it.py", "--junit-xml=j.xml")
-    result.assert_outcomes(passed=2, failed=4)
+    result.assert_outcomes(passed=2, failed=5)
     result.stdout.fnmatch_lines(
         [
             "*NotTheSameError: Counting: failed repeat (--lens-checks)",
             "*mul_1_1: the output differs in a second call",
             "*ValueError: lens_same: checks: expected repeat*(did you mean 'repeat'?)",
+            "*TypeError: lens_same: unknown argument 'check'; did you mean 'checks'?",
             "*lens_check compares a history with a baseline",
             "*lens_same(model, x) runs the checks of --lens-checks*",
         ]

@@ -54,11 +54,11 @@ _OWN |= {Change.DRIFT, *UNSTABLE}
 
 
 class ReproError(ValueError):
-    """There can be no reproduction; the message says why, and what to do."""
+    """The command cannot be carried out; the message says why, and what to do."""
 
 
 class NothingToReproduceError(ReproError):
-    """Nothing differs."""
+    """There is no file to write: nothing differs, or torch alone does not show it."""
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ class Pass:
         if found is not None and found.findings and found.verdict is not Change.IDENTICAL:
             first = found.findings[0]
             where = f" at {first.operation}" if first.operation else ""
-            return ReproError(
+            return NothingToReproduceError(
                 f"{self.name}: {first.change.value}{where}: {first.message}: no operation computes other values "
                 f"from equal inputs; name one to compare it all the same: pytest-lens repro {self.name} OPERATION"
             )

@@ -7,11 +7,14 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from pytest_torchlens.checks import results
 from pytest_torchlens.checks.catalog import WORDS
 from pytest_torchlens.checks.catalog import CheckNameError
+from pytest_torchlens.checks.catalog import PlannedCheck
 from pytest_torchlens.checks.catalog import check_name
 from pytest_torchlens.checks.catalog import known_checks
 from pytest_torchlens.checks.catalog import plan
@@ -19,10 +22,14 @@ from pytest_torchlens.checks.evidence import BadGradient
 from pytest_torchlens.checks.evidence import CompiledPiece
 from pytest_torchlens.checks.evidence import Evidence
 from pytest_torchlens.checks.evidence import Exported
+from pytest_torchlens.checks.evidence import LowPrecision
 from pytest_torchlens.checks.evidence import MixedRows
 from pytest_torchlens.checks.evidence import RaisedAnotherWay
+from pytest_torchlens.checks.evidence import ReachedPositions
 from pytest_torchlens.checks.evidence import TwoRuns
 from pytest_torchlens.checks.evidence import Unsteady
+from pytest_torchlens.checks.gradcheck import OTHER_THAN_DIFFERENCES
+from pytest_torchlens.checks.subject import Subject
 from pytest_torchlens.records import CheckResult
 from pytest_torchlens.records import CheckStatus
 from pytest_torchlens.records.files import temporary_folder
@@ -76,7 +83,7 @@ def reproduce_failed(case: ModelCase, name: str, other: OtherPython | None, fold
     Raises
     ------
     ReproError
-        If there can be none; `NothingToReproduceError` if the check passes.
+        If the model does not run, or the check goes wrong; `NothingToReproduceError` if there is no file to write.
     FolderError
         If the folder is not ours to write to.
     """
@@ -88,12 +95,12 @@ def reproduce_failed(case: ModelCase, name: str, other: OtherPython | None, fold
     except CheckNameError as error:
         raise ReproError(f"--check: {error}") from None
     with preserved_global_state(), torch.set_grad_enabled(case.settings.mode == "train"):
-        result, evidence = _checked(case, name)
         model = f"{case.zoo}:{case.name}"
+        result, evidence = _checked(case, model, name)
         if (reason := _why_none(result)) or result.failure is None:
             raise NothingToReproduceError(f"{model}: {reason}")
         if evidence is None:
-            raise ReproError(_without_file(model, result, _WITHOUT_EVIDENCE.get(name, _NO_OPERATION)))
+            raise NothingToReproduceError(_without_file(model, result, _why_no_evidence(result)))
         try:
             with WaysBench(sys.executable) as bench:
                 return _OfCheck(model, result, evidence, bench, other).write(folder)
@@ -109,17 +116,34 @@ _WITHOUT_EVIDENCE = {
     "export": "the program differs from the model as a whole, or cannot be made of it",
     "compile": "only the whole model differs, or no piece of it can run alone",
     "onnx": "the program differs from the model, and that takes onnxruntime to see",
-    "causal": "each operation is right, and what it is given to read is not",
-    "padding": "each operation is right, and what it is given to read is not",
+    "causal": "no operation lets later positions in when the pass is replayed",
+    "padding": "no operation lets padded positions in when the pass is replayed",
     "packed": "each operation is right, and what it is given to read is not",
     "cache": "steps with a cache are several passes, and no operation of one is wrong by itself",
     "checkpointing": "the gradient of a parameter comes from a whole part that runs again",
     "shapes": "a size is kept or refused by the model's own code, and no operation is wrong",
-    "dtype": "an operation errs by the type that it computes in, beside float64",
+    "dtype": "the model lets types meet that PyTorch does not combine, or no single operation loses the values",
 }
+_OF_GRADCHECK = "the derivative is that of a custom autograd function, which is the model's own code"
 
 
-def _checked(case: ModelCase, name: str) -> tuple[CheckResult, Evidence | None]:
+def _why_no_evidence(result: CheckResult) -> str:
+    if result.failure is not None and result.failure.message.endswith(OTHER_THAN_DIFFERENCES):
+        return _OF_GRADCHECK
+    return _WITHOUT_EVIDENCE.get(result.name, _NO_OPERATION)
+
+
+class _Runs:
+    """A check that the model runs at all."""
+
+    name, sentence, cost = "runs", "It runs.", 1
+
+    def run(self, subject: Subject, **options: Any) -> CheckResult:
+        """Run the model once; the checks after it use the same pass."""
+        return results.passed(self.name, compared=1 + len(subject.outputs))
+
+
+def _checked(case: ModelCase, name_of_model: str, name: str) -> tuple[CheckResult, Evidence | None]:
     """Return the result of a check, run as in a run of the plugin, and what is accused at the place of its failure."""
     settings, evidence = case.settings, list[Evidence]()
     fresh = replace(case, settings=replace(settings, seed=settings.seed + 1))
@@ -128,9 +152,12 @@ def _checked(case: ModelCase, name: str) -> tuple[CheckResult, Evidence | None]:
         inputs = case.make_inputs(model)
     except Exception as error:  # a model may raise anything
         reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        raise ReproError(f"{case.zoo}:{case.name} does not run in this environment: {reason}") from error
-    planned = plan([name], settings.checks)
-    (result,) = check_model(model, inputs, planned, settings.seed, fresh.build, evidence.append)
+        raise ReproError(f"{name_of_model} does not run in this environment: {reason}") from error
+    planned = [PlannedCheck(_Runs()), *plan([name], settings.checks)]
+    runs_at_all, result = check_model(model, inputs, planned, settings.seed, fresh.build, evidence.append)
+    if runs_at_all.status is not CheckStatus.PASSED:
+        reason = runs_at_all.words.removeprefix("failed: the model raised ").partition("\n")[0]
+        raise ReproError(f"{name_of_model} does not run in this environment: {reason}")
     operation = result.failure.operation if result.failure else ""
     return result, next((one for one in reversed(evidence) if one.is_of(operation)), None)
 
@@ -177,18 +204,20 @@ class _OfCheck:
         try:
             program, gap, expected = self._found()
         except (UnprintableError, ReproError) as error:
-            raise ReproError(_without_file(self._accused.model, self._result, str(error))) from None
+            raise NothingToReproduceError(_without_file(self._accused.model, self._result, str(error))) from None
         text = script_text(program, expected, gap, self._story(program, gap))
-        if not self._fails(text, program, gap):
+        status, line = self._ended(text, program, gap)
+        if status != 1:
             why = f"{self._accused.operation} does not show it when it runs alone"
             raise NothingToReproduceError(_without_file(self._accused.model, self._result, why))
         write_reproduction(folder, text, program, None, gap)
-        return self._confirmed(folder / SCRIPT, program)
+        return self._confirmed(folder / SCRIPT, program, line)
 
-    def _fails(self, text: str, program: Program, gap: Gap) -> bool:
+    def _ended(self, text: str, program: Program, gap: Gap) -> tuple[int, str]:
+        """Return with which status the file ends here, and its last line."""
         with temporary_folder("pytest-lens-repro-") as trial:
             write_reproduction(Path(trial), text, program, None, gap)
-            return runs(self._bench.suspect.executable, Path(trial) / SCRIPT)[0] == 1
+            return runs(self._bench.suspect.executable, Path(trial) / SCRIPT)
 
     def _found(self) -> tuple[Program, Gap, torch.Tensor | None]:
         """Return the program of the file, what it shows, and a result like those that it compares."""
@@ -232,18 +261,17 @@ class _OfCheck:
         environment = (f"environment: {self._bench.suspect.words}", *([f"found: {gap.words}"] if gap.words else []))
         return Story(f"{function_name(program)} {_verb(self._evidence, program)}.", environment, tuple(origin))
 
-    def _confirmed(self, script: Path, program: Program) -> Reproduction:
-        status, line = runs(self._bench.suspect.executable, script)
+    def _confirmed(self, script: Path, program: Program, line: str) -> Reproduction:
         lines = [f"{self._accused.model}, {self._accused.operation}: {self._accused.why}"]
         lines += [f"smallest run: {len(program.statements)} operations"] if len(program.statements) > 1 else []
         if program.size < self._first_size:
             lines.append(f"inputs shrunk from {self._first_size:,} to {program.size:,} elements")
-        lines += [f"written: {script}", f"here:  exit {status}: {line}"]
+        lines += [f"written: {script}", f"here:  exit 1: {line}"]
         if self._other is not None:
             other_status, other_line = runs(self._other.executable, script)
             lines.append(f"there: exit {other_status}: {other_line}")
-        lines.append("confirmed: it fails here, with torch alone" if status == 1 else "not confirmed")
-        return Reproduction(self._accused.operation, script, status == 1, tuple(lines))
+        lines.append("confirmed: it fails here, with torch alone")
+        return Reproduction(self._accused.operation, script, confirmed=True, lines=tuple(lines))
 
 
 def _verb(evidence: Evidence, program: Program) -> str:
@@ -255,6 +283,10 @@ def _verb(evidence: Evidence, program: Program) -> str:
         return f"raises {evidence.way}"
     if isinstance(evidence, MixedRows):
         return "mixes the rows of a batch"
+    if isinstance(evidence, ReachedPositions):
+        return "lets positions of a sequence reach others that must not depend on them"
+    if isinstance(evidence, LowPrecision):
+        return f"errs by more than {str(evidence.dtype).removeprefix('torch.')} explains"
     if isinstance(evidence, CompiledPiece):
         return f"has other {'gradients' if evidence.gradients else 'results'} when it is compiled"
     if isinstance(evidence, Exported):
@@ -282,4 +314,5 @@ class _WaysSearch(Search):
         try:
             return self._make(numbers)
         except ValueError as error:
-            raise ReproError(f"{self._accused.operation} cannot be written as code of torch alone: {error}") from None
+            why = f"{self._accused.operation} cannot be written as code of torch alone: {error}"
+            raise NothingToReproduceError(why) from None

@@ -276,7 +276,7 @@ class _Builder:
         return Program(self.inputs, tuple(self._statements), results, settings, tuple(self._leaves))
 
 
-_RESERVED = {"torch", "sys", "json", "math", "compute", "load", "expected", "Path", "lambda"}
+_RESERVED = {"torch", "sys", "json", "math", "compute", "load", "expected", "Path", "lambda", "inside"}
 
 
 def _place(path: str) -> str:

@@ -9,7 +9,6 @@ import torch
 
 from pytest_torchlens.run.repro.accused import Accused
 from pytest_torchlens.run.repro.accused import NothingToReproduceError
-from pytest_torchlens.run.repro.accused import ReproError
 from pytest_torchlens.run.repro.program import Program
 from pytest_torchlens.run.repro.program import Stored
 from pytest_torchlens.run.repro.program import printable_before
@@ -59,10 +58,8 @@ class Search:
 
         Raises
         ------
-        ReproError
-            If the operation cannot be written as code.
         NothingToReproduceError
-            If no run differs.
+            If the operation cannot be written as code, or no run differs.
         """
         numbers = self._printable()
         lengths = [*(length for length in _LENGTHS if length < len(numbers)), len(numbers)]
@@ -73,7 +70,7 @@ class Search:
                 return self._without_needless(numbers[-length:], found)
             error = error or found.outcome.error
         if error:
-            raise ReproError(f"{self._accused.operation} does not run alone: {error}")
+            raise NothingToReproduceError(f"{self._accused.operation} does not run alone: {error}")
         with_others = f", alone and after the {len(numbers) - 1} before it" if len(numbers) > 1 else ""
         raise NothingToReproduceError(
             f"{self._accused.operation} computes what is expected when it runs by itself{with_others}: nothing to "
@@ -87,14 +84,14 @@ class Search:
         before = self._accused.history.subgraph(end=labels[0]).calls
         reasons = {one: why_unprintable(recording, one) for one in before}
         if reason := reasons[number]:
-            raise ReproError(
+            raise NothingToReproduceError(
                 f"{self._accused.operation} cannot be written as code of torch alone: {reason}; name another "
                 "operation, or report it to the library that has it"
             )
         return printable_before(recording, [*before], reasons)
 
     def alone(self) -> Program:
-        """Return the program of the operation alone; raises `ReproError` if it has none."""
+        """Return the program of the operation alone; raises `NothingToReproduceError` if it has none."""
         return self._program([self._printable()[-1]])
 
     def _try(self, numbers: list[int]) -> Found:
@@ -105,7 +102,8 @@ class Search:
         try:
             return program_of(self._recording, numbers, self._stored)
         except ValueError as error:
-            raise ReproError(f"{self._accused.operation} cannot be written as code of torch alone: {error}") from None
+            why = f"{self._accused.operation} cannot be written as code of torch alone: {error}"
+            raise NothingToReproduceError(why) from None
 
     def _without_needless(self, numbers: list[int], found: Found) -> Found:
         """Return the run without calls that it does not need: what these make becomes an input."""

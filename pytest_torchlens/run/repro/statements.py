@@ -10,6 +10,7 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from dataclasses import dataclass
 from dataclasses import field
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -37,6 +38,7 @@ _INFIX = {
     "gt": ">",
     "ge": ">=",
 }
+_CASTS = (".half", ".bfloat16", ".float")
 _PREFIX = {"__neg__": "-", "__invert__": "~"}
 
 
@@ -86,6 +88,17 @@ class Statement:
 
         args, kwargs = substitute(self.args, changed), substitute(self.kwargs, changed)
         return Statement(self.function, args, kwargs, self.target, self.before)
+
+    def in_float64(self) -> Statement:
+        """Return it with float64 in the place of other floating-point types that it names."""
+
+        def widened(leaf: Any) -> Any:
+            return torch.float64 if isinstance(leaf, torch.dtype) and leaf.is_floating_point else leaf
+
+        function = ".double" if self.function in _CASTS else self.function
+        return replace(
+            self, function=function, args=substitute(self.args, widened), kwargs=substitute(self.kwargs, widened)
+        )
 
     def numbers(self) -> set[int]:
         """Return the whole numbers among its arguments."""

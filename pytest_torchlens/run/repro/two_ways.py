@@ -20,12 +20,16 @@ from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.checks.evidence import CompiledPiece
 from pytest_torchlens.checks.evidence import Evidence
 from pytest_torchlens.checks.evidence import Exported
+from pytest_torchlens.checks.evidence import LowPrecision
 from pytest_torchlens.checks.evidence import MixedRows
 from pytest_torchlens.checks.evidence import RaisedAnotherWay
+from pytest_torchlens.checks.evidence import ReachedPositions
 from pytest_torchlens.checks.evidence import TwoRuns
+from pytest_torchlens.checks.exact import relative_error
 from pytest_torchlens.checks.places import pairs_of
 from pytest_torchlens.checks.replays import put_inputs
 from pytest_torchlens.checks.results import apart
+from pytest_torchlens.checks.rounding import rounded
 from pytest_torchlens.checks.side_by_side import Fit
 from pytest_torchlens.checks.tolerance import judge
 from pytest_torchlens.run.preserved_state import preserved_global_state
@@ -43,10 +47,13 @@ from pytest_torchlens.run.repro.trials import Bench
 from pytest_torchlens.run.repro.trials import Outcome
 from pytest_torchlens.run.repro.trials import Results
 from pytest_torchlens.run.repro.trials import Trial
+from pytest_torchlens.run.repro.ways import INSIDE
 from pytest_torchlens.run.repro.ways import WHOLE
 from pytest_torchlens.run.repro.ways import Beside
 from pytest_torchlens.run.repro.ways import Compiled
 from pytest_torchlens.run.repro.ways import ExportedAlone
+from pytest_torchlens.run.repro.ways import InFloat64
+from pytest_torchlens.run.repro.ways import OtherPositions
 from pytest_torchlens.run.repro.ways import OtherRows
 from pytest_torchlens.run.repro.ways import Part
 from pytest_torchlens.run.repro.ways import parts_like
@@ -64,6 +71,11 @@ def maker_of(evidence: Evidence) -> MakeProgram | None:
         return lambda numbers: _raising(evidence)
     if isinstance(evidence, MixedRows):
         return partial(_with_other_rows, recording, evidence.changes)
+    if isinstance(evidence, ReachedPositions):
+        return partial(_with_other_positions, evidence)
+    if isinstance(evidence, LowPrecision):
+        double = InFloat64(evidence.dtype, evidence.least)
+        return lambda numbers: replace(program_of(recording, numbers), way=double)
     if isinstance(evidence, CompiledPiece):
         way = Compiled(evidence.options, evidence.gradients)
         return lambda numbers: replace(program_of(recording, numbers), way=way)
@@ -157,6 +169,22 @@ def _with_other_rows(
     return replace(program, inputs=inputs, way=OtherRows(changed))
 
 
+def _with_other_positions(evidence: ReachedPositions, numbers: Sequence[int]) -> Program:
+    recording, members = evidence.history.recording, sorted({*numbers, *evidence.through})
+    program = program_of(recording, members)
+    changed = program_of(recording, members, prepare=lambda player: put_inputs(player, recording, evidence.changed))
+    others = {
+        f"{name}_changed": changed.inputs[name]
+        for name, tensor in program.inputs.items()
+        if not torch.equal(tensor, changed.inputs[name])
+    }
+    if not others:
+        raise UnprintableError("other values at other positions change nothing that it reads")
+    way = OtherPositions([name.removesuffix("_changed") for name in others])
+    results, inputs = (program.results[evidence.place],), {**program.inputs, **others, INSIDE: evidence.inside}
+    return replace(program, inputs=inputs, results=results, way=way)
+
+
 # -- running them ------------------------------------------------------------------------------------------------------
 
 
@@ -190,8 +218,12 @@ class WaysBench(Bench):
     def run(self, program: Program, expected: Sequence[torch.Tensor] | None = None) -> Outcome:
         """Run one program; a difference that rounding explains is none."""
         outcome = super().run(program, expected)
-        if outcome.gap is None or outcome.gap.form is not Form.VALUES or isinstance(program.way, OtherRows):
+        if outcome.gap is None or outcome.gap.form is not Form.VALUES:
             return outcome
+        if isinstance(program.way, OtherRows | OtherPositions):
+            return outcome
+        if isinstance(program.way, InFloat64):
+            return _in_low_precision(program.way, outcome)
         return Outcome() if _is_explained(program, outcome) else outcome
 
 
@@ -202,6 +234,23 @@ _LIMIT = 1e-5
 
 def _halves(results: list[torch.Tensor]) -> tuple[Results, Results]:
     return results[: len(results) // 2], results[len(results) // 2 :]
+
+
+def _in_low_precision(way: InFloat64, outcome: Outcome) -> Outcome:
+    """Return the outcome with the limit of the type in low precision; no difference if the type explains it."""
+    assert outcome.gap is not None  # noqa: S101 - the caller looked
+    assert outcome.expected is not None  # noqa: S101
+    assert outcome.got is not None  # noqa: S101
+    exact, got = outcome.expected, outcome.got
+    if way.least:
+        is_explained = relative_error(got, exact) < way.least
+    else:
+        is_explained = judge(got, rounded(exact, way.dtype), exact, way.dtype).within
+    largest = float(exact[exact.isfinite()].abs().max()) if exact.isfinite().any() else 1.0
+    gap, lost = outcome.gap, int((exact.isfinite() & ~got.isfinite()).sum())
+    limit = float(f"{min(gap.size / 4, OWN_ERROR[way.dtype]) * largest:.1e}")
+    words = f"{lost} of {got.numel()} values are not finite, and are in float64" if lost else gap.words
+    return Outcome() if is_explained else replace(outcome, gap=replace(gap, limit=limit, words=words))
 
 
 def _is_explained(program: Program, outcome: Outcome) -> bool:

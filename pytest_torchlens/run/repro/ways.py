@@ -9,6 +9,7 @@ from dataclasses import field
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from typing import Any
+from typing import ClassVar
 from typing import NamedTuple
 
 import torch
@@ -26,13 +27,19 @@ if TYPE_CHECKING:
 
     from pytest_torchlens.checks.side_by_side import Fit
 
+INSIDE = "inside"
+"""Name of the input that tells which elements are inside."""
 _OF_A_FUNCTION = ("gradients", "inference mode", "autocast")
 """Settings that a decorator sets."""
 
 
 _ENDING = f"""if __name__ == "__main__":
     tensors = {TENSORS_TEXT}
-    expected, got = (way(**{{name: one.clone() for name, one in tensors.items()}}) for way in (plain, other))
+    expected = plain(**{{name: one.clone() for name, one in tensors.items()}})
+    try:
+        got = other(**tensors)
+    except Exception as error:
+        sys.exit(f"torch {{torch.__version__}}: {{type(error).__name__}}: {{error}}")
     if expected.shape != got.shape:
         sys.exit(f"{{tuple(got.shape)}}, expected {{tuple(expected.shape)}}")
     expected, got = expected.detach().cpu().to(WIDE), got.detach().cpu().to(WIDE)
@@ -233,26 +240,53 @@ class ExportedAlone(_Both):
 
 
 @dataclass(frozen=True)
-class OtherRows(_Both):
-    """The calls with other rows of the batch, and with another first row: no element may change with both.
+class InFloat64(_Both):
+    """The calls in float64, and in their type.
+
+    Attributes
+    ----------
+    dtype
+        The type that is to explain the difference.
+    least
+        The smallest error that it does not explain, as a part of the RMS; 0 for any beyond one rounding.
+    """
+
+    dtype: torch.dtype
+    least: float = 0.0
+
+    def functions(self, program: Program) -> str:
+        """Return both functions."""
+        doubled = replace(program, results=tuple(f"{one}.double()" for one in program.results))
+        exact = replace(doubled, statements=tuple(one.in_float64() for one in program.statements))
+        casts = [f"{name} = {name}.double()" for name, one in program.inputs.items() if one.is_floating_point()]
+        texts = definition_text(exact, "plain", casts), definition_text(doubled, "other")
+        return "\n\n\n".join(texts)
+
+
+@dataclass(frozen=True)
+class _OtherInputs(_Both):
+    """The calls with other values in some of their inputs.
 
     Attributes
     ----------
     changed
-        Names of the inputs that have them; the changed ones are called ``x_others`` and ``x_first``.
+        Names of these inputs; the others in their place are called by the same names, each with one of `ends`.
     """
 
     together = True
+    ends: ClassVar[tuple[str, ...]]
+    beside: ClassVar[tuple[str, ...]] = ()
+    """Names of inputs that the calls do not read."""
     changed: Sequence[str]
 
     def functions(self, program: Program) -> str:
         """Return both functions."""
-        added = {f"{name}_{end}" for name in self.changed for end in ("others", "first")}
+        added = {f"{name}_{end}" for name in self.changed for end in self.ends} | {*self.beside}
         own = [name for name in program.inputs if name not in added]
         operation = replace(program, inputs={name: program.inputs[name] for name in own})
         calls = {
             end: f"operation({', '.join(f'{name}_{end}' if name in self.changed else name for name in own)})"
-            for end in ("others", "first")
+            for end in self.ends
         }
         plain = f"operation({', '.join(own)})"
         lines = [
@@ -261,10 +295,40 @@ class OtherRows(_Both):
             "",
             "",
             *signature("other", program.inputs),
-            '    """Return the results, with those of other rows where these and the first row both change them."""',
-            f"    result = {plain}",
-            f"    others = {calls['others']}",
-            f"    first = {calls['first']}",
-            "    return torch.where((others != result) & (first != result), others, result)",
+            *(f"    {line}" for line in self._other(plain, calls)),
         ]
         return "\n".join([definition_text(operation, "operation"), "", "", *lines])
+
+    def _other(self, plain: str, calls: Mapping[str, str]) -> list[str]:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class OtherRows(_OtherInputs):
+    """The calls with other rows of the batch, and with another first row: no element may change with both."""
+
+    ends = ("others", "first")
+
+    def _other(self, plain: str, calls: Mapping[str, str]) -> list[str]:
+        return [
+            '"""Return the results, with those of other rows where these and the first row both change them."""',
+            f"result = {plain}",
+            f"others = {calls['others']}",
+            f"first = {calls['first']}",
+            "return torch.where((others != result) & (first != result), others, result)",
+        ]
+
+
+@dataclass(frozen=True)
+class OtherPositions(_OtherInputs):
+    """The calls with other values outside some positions of a sequence: inside, no element may change."""
+
+    ends = ("changed",)
+    beside = (INSIDE,)
+
+    def _other(self, plain: str, calls: Mapping[str, str]) -> list[str]:
+        return [
+            '"""Return the result, with that of the changed inputs at the positions where they must change nothing."""',
+            f"changed = {calls['changed']}",
+            f"return torch.where({INSIDE}, changed, {plain})",
+        ]
