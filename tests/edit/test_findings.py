@@ -61,7 +61,7 @@ def loss_in_second_half(output: torch.Tensor, tokens: torch.Tensor) -> torch.Ten
     return F.cross_entropy(output[:, half:-1].transpose(1, 2), tokens[:, half + 1 :], reduction="none").mean(1)
 
 
-def trained_on_repeats(steps: int = 300) -> AttentionOnly:
+def trained_on_repeats(steps: int = 400) -> AttentionOnly:
     """Train a model; in the second half of the training heads pay for what they write, so that few are used."""
     model = AttentionOnly()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.005)
@@ -98,7 +98,7 @@ def test_induction_heads():
     with_all = sweep.baselines["clean"]["metric"].mean()
     without_found, without_others = sweep.values().tolist()
     assert with_all < 0.3
-    assert without_found > 1.5  # by chance it is 2.8
+    assert without_found > with_all + 1  # by chance it is 2.8
     assert without_others < with_all + 0.3
 
 
@@ -118,9 +118,9 @@ def test_a_channel_selects_a_class():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 6, 5), nn.ReLU(), nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(6, 3))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
-    for _ in range(150):
+    for _ in range(300):
         images, kinds = bars(48)
-        loss = F.cross_entropy(model(images), kinds) + 0.01 * model[4].weight.abs().sum()
+        loss = F.cross_entropy(model(images), kinds) + 0.03 * model[4].weight.abs().sum()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -212,8 +212,7 @@ def test_noising_is_the_reverse(history: tl.ModelHistory, corrupted: tl.ModelHis
 def test_records_have_metrics_examples_and_intervals(history: tl.ModelHistory, corrupted: tl.ModelHistory):
     metrics = {"loss": loss, "first": lambda output: output[0, 0].item()}
     sweep = history.sweep(CHANNELS, corrupted=corrupted, metric=metrics)
-    frame = sweep.to_pandas()
-    assert [*zip(frame["edit"], frame["metric"], strict=True)] == [(name, m) for name in CHANNELS for m in metrics]
+    assert [(each["edit"], each["metric"]) for each in sweep.records] == [(n, m) for n in CHANNELS for m in metrics]
     record = sweep.records[0]
     assert record["low"] < record["value"] < record["high"]
     assert record["low"] >= sweep.measured["loss"][0].min()
@@ -222,6 +221,12 @@ def test_records_have_metrics_examples_and_intervals(history: tl.ModelHistory, c
     assert record["what"] == "conv2d_1_1 [:, 0, :, :] ← 0.0"
     before = sweep.baselines["corrupted"]["loss"].mean()
     assert record["effect"] == pytest.approx(float(record["value"] - before))
+
+
+def test_a_table_has_a_row_for_each_record(history: tl.ModelHistory):
+    pytest.importorskip("pandas")
+    sweep = history.sweep(CHANNELS, metric=loss)
+    assert sweep.to_pandas().to_dict("records") == sweep.records
 
 
 def test_a_history_that_keeps_a_part_suffices_and_prefixes_run_once(net: Net):

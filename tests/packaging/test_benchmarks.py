@@ -19,6 +19,7 @@ from benchmarks import grouping
 from benchmarks import load
 from benchmarks import recorder
 from benchmarks import suites
+from benchmarks import sweeps
 from benchmarks import workloads
 from benchmarks import zoo
 from benchmarks.child import MEASURES
@@ -177,6 +178,16 @@ def test_grouping(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
     grouping.main()
     printed = capsys.readouterr().out
     assert all(f"\n| {graph} " in printed for graph in grouping.WORKLOADS)
+
+
+def test_sweeps(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    net = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.ReLU(), torch.nn.Flatten())
+    monkeypatch.setattr(sweeps, "EDITS", 4)
+    monkeypatch.setattr(sweeps, "PASSES", 1)
+    monkeypatch.setattr(sweeps, "model", lambda: (net, torch.rand(1, 1, 5, 5), "0"))
+    sweeps.main()
+    printed = capsys.readouterr().out
+    assert printed.count("\n| spread over it ") == printed.count("\n| at its first operation ") == 2
 
 
 def test_load(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

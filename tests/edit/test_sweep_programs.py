@@ -1,0 +1,73 @@
+"""Sweeps over random programs: edits that run together give what each gives alone."""
+
+from __future__ import annotations
+
+import random
+import warnings
+
+import hypothesis
+import pytest
+import torch
+
+from pytest_torchlens import DecisionChangedError
+from pytest_torchlens import NotReplayableError
+from pytest_torchlens.capture.leaves import walk
+from tests.replay.test_random_subgraphs import FITTING
+from tests.replay.test_random_subgraphs import SETTINGS
+from tests.replay.test_random_subgraphs import recorded
+from tests.replay.test_random_subgraphs import state
+
+PER_PROGRAM, EDITS = 3, 4
+
+
+def scaled(by):
+    return lambda tensor: tensor * by
+
+
+def summed(output):
+    """Return one number of all that a program returns."""
+    found = [tensor for _, tensor in walk(output) if tensor.is_floating_point() and tensor.layout is torch.strided]
+    return float(sum(tensor.double().nan_to_num(0, 0, 0).cos().sum() for tensor in found))
+
+
+def swept(history, edits, batch):
+    """Return the values of a sweep, and how many edits ran together; None if one of them is refused."""
+    try:
+        sweep = history.sweep(edits, metric=summed, batch=batch)
+    except (NotReplayableError, DecisionChangedError):
+        return None
+    return sweep.values(), len(edits) - sum(sweep.alone.values())
+
+
+def check(program):
+    """Compare some sweeps of a program; return how many edits ran together."""
+    model, inputs, history = recorded(program, "all")
+    before = state(model, inputs, history)
+    nodes = [node for node in history.nodes if node.kind == "operation" and node.value.dtype.is_floating_point]
+    together = 0
+    for node in random.Random(1).sample(nodes, min(len(nodes), PER_PROGRAM)):
+        edits = [{node.label: scaled(1 + number / 4)} for number in range(EDITS)]
+        alone, stacked = swept(history, edits, 1), swept(history, edits, EDITS)
+        assert (alone is None) == (stacked is None)
+        if alone is not None and stacked is not None:
+            torch.testing.assert_close(stacked[0], alone[0], rtol=1e-4, atol=1e-4)
+            together += stacked[1]
+        assert state(model, inputs, history) == before
+    return together
+
+
+@hypothesis.settings(SETTINGS, max_examples=15)
+@hypothesis.given(program=FITTING)
+def test_random_programs(program):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check(program)
+
+
+@pytest.mark.slow
+@hypothesis.settings(SETTINGS, max_examples=100)
+@hypothesis.given(program=FITTING)
+def test_many_random_programs(program):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check(program)
