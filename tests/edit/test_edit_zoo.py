@@ -83,7 +83,7 @@ def of_transformers(name):
 
 
 MODELS = [
-    pytest.param(make, name, id=name, marks=pytest.mark.zoo if name in IN_CI else pytest.mark.sweep)
+    pytest.param(make, name, id=name, marks=pytest.mark.zoo if name in IN_CI else [pytest.mark.slow, pytest.mark.sweep])
     for make, names in ((of_torchvision, TORCHVISION), (of_timm, TIMM), (of_transformers, TRANSFORMERS))
     for name in names
 ]
