@@ -210,6 +210,66 @@ def test_passes_that_only_the_edited_run_makes_are_edited_too():
     assert torch.equal(output(edited), torch.ones(3, 4))
 
 
+def until_large(x):
+    count = 0
+    while count < 4 and x.sum() < 30:
+        x, count = torch.relu(x + 3), count + 1
+    return x
+
+
+def test_further_rounds_of_a_loop_are_edited_too():
+    model = Function(until_large)
+    history = tl.log_forward_pass(model, X)
+    assert history["relu_1"].layer_passes_total == 1
+    edited = history.edit({"relu_1": 0.0}, live=True)
+    assert edited["relu_1"].layer_passes_total == 4
+    assert torch.equal(output(edited), torch.zeros(3, 4))
+
+
+def test_an_edit_does_not_land_on_another_call_of_the_function():
+    def forward(x):
+        y = x + 1
+        if y.sum() > 0:
+            y = torch.relu(y)
+        return y + torch.relu(x * 2)
+
+    model = Function(forward)
+    history = tl.log_forward_pass(model, X)
+    with pytest.raises(NotReplayableError, match="relu_1_4 did not run"):
+        history.edit({"add_1": -1.0, "relu_1": 100.0}, live=True)
+    second = history.edit({"add_1": -1.0, "relu_2": 100.0}, live=True)
+    assert torch.equal(output(second), torch.full((3, 4), 99.0))
+
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+        self.calls, self.last = 0, None
+
+    def forward(self, x):
+        self.seen, self.calls = self.seen + 1, self.calls + 1
+        self.last = x * self.seen
+        return self.last.sin()
+
+
+def test_attributes_that_a_live_pass_sets_are_put_back_and_old_ones_are_told():
+    model = Counting()
+    history = tl.log_forward_pass(model, X)
+    before = dict(vars(model)), dict(model._buffers)
+    with pytest.warns(UserWarning, match="add_1_1 gave other values than in the recorded pass, though no"):
+        history.edit({"sin_1": 0.0}, live=True)
+    assert (dict(vars(model)), model._buffers) == before
+    assert output(history.edit({"sin_1": lambda t: t * 2})).equal(X.sin() * 2)
+
+
+def test_an_edit_that_draws_leaves_the_model_its_random_numbers():
+    model = Dropping().train()
+    history = tl.log_forward_pass(model, X)
+    change = {"batchnorm_1": lambda t: t + 0 * torch.rand(5).sum()}
+    assert torch.equal(output(history.edit(change, live=True)), output(history.edit(change)))
+
+
 class Dropping(nn.Module):
     def __init__(self):
         super().__init__()
@@ -334,6 +394,11 @@ def test_what_cannot_be_opened():
         ({Part("linear_2", head=1): 0.0}, ValueError, "no dimension for head"),
         ({Part("linear_2", head=(0, 4)): 0.0}, ValueError, "6 features are not 4 heads of equal size"),
         ({Part("linear_2", head=(3, 3)): 0.0}, ValueError, "there is no head 3 of 3"),
+        (
+            {Part("linear_2", feature=1, head=(0, 2)): 0.0},
+            ValueError,
+            "head is a dimension of .* name has taken",
+        ),
         ({Part("linear_2")[3:]: 0.0}, ValueError, r"nothing is at \[3:\]"),
         ({"linear_2": "zero"}, TypeError, "expected a number, a tensor or a function, got str"),
         ({Part("linear_2")[0]: "zero"}, TypeError, r"linear_2_3 \[0\]: expected a number, a tensor, a function"),
