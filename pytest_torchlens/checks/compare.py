@@ -123,33 +123,43 @@ def _note(found: Compared, path: str, reference: torch.Tensor, views: list[torch
         return
     judged = [(judge(view, reference, subject.exact[path]), view) for view in views]
     judgement, view = min(judged, key=lambda item: (not item[0].within, item[0].excess))
-    if not judgement.within and not is_discrete(reference) and 0 < reference.numel() < _VERY_FEW:
-        judgement = _among_moved(subject, path, judgement)
+    if not judgement.within and not is_discrete(reference):
+        judgement = _among_moved(subject, path, judgement, view)
     former = found.worst[1] if found.worst else None
     if former is None or (not judgement.within, judgement.excess) > (not former.within, former.excess):
         found.worst, found.values = (path, judgement), values_text(reference, view)
 
 
 _VERY_FEW = 10
-"""Of fewer elements the error of one pass may be small by chance, so that of others counts, too."""
+"""Of fewer elements the error of one pass may be small by chance, so that the RMS of several counts."""
 _MOVES = 4
 _K_VERY_FEW = 7.0
 """An error so many times the RMS of five comes by chance once in a thousand times."""
+_NEAR = 10.0
+"""An error so many times as large as explained comes by no chance where there are more elements."""
 
 
-def _among_moved(subject: Subject, path: str, judgement: Judgement) -> Judgement:
-    """Return a judgement with a limit from several plain passes, whose inputs are moved by one unit in the last place.
+def _among_moved(subject: Subject, path: str, judgement: Judgement, view: torch.Tensor) -> Judgement:
+    """Return a judgement beside several plain passes, whose inputs are moved by one unit in the last place.
 
-    It stays as it is where no input is a real number.
+    The errors of many elements may come from one number, so that all are small by chance: then each pass explains what
+    it would as the plain one.  The judgement stays as it is where no input is a real number.
     """
-    exact, errors = subject.exact[path], [judgement.reference_error]
-    for seed in range(_MOVES):
-        given = with_inputs(subject, partial(moved_tensor, seed=seed))
-        outputs = subject.once(("moved inputs", seed), partial(subject.call, *given, way="on inputs moved by one unit"))
-        errors.append(judge(outputs[path], outputs[path], exact).error)
+    if not view.numel() or (view.numel() >= _VERY_FEW and judgement.excess > _NEAR):
+        return judgement
+    exact = subject.exact[path]
+    runs = [run[path] for run in map(partial(_moved_outputs, subject), range(_MOVES)) if path in run]
+    if view.numel() >= _VERY_FEW:
+        return next((one for one in (judge(view, run, exact) for run in runs) if one.within), judgement)
+    errors = [judgement.reference_error, *(judge(run, run, exact).error for run in runs)]
     own = math.sqrt(sum(error**2 for error in errors) / len(errors))
     limit = max(judgement.limit, _K_VERY_FEW * own)
     return judgement._replace(limit=limit, within=judgement.error <= limit)
+
+
+def _moved_outputs(subject: Subject, seed: int) -> Outputs:
+    given = with_inputs(subject, partial(moved_tensor, seed=seed))
+    return subject.once(("moved inputs", seed), partial(subject.call, *given, way="on inputs moved by one unit"))
 
 
 def compare(  # noqa: PLR0913 - what ran how, and the words for it
