@@ -41,7 +41,7 @@ models with random weights, in processes of one thread on a CPU. Results are mea
 
 A table's reports come from `pytest --lens-zoo ZOO --lens-checks=CHECKS --lens-json=REPORT.json`, for torchvision with
 the zoo file in that folder. Each table says which checks it has no results of. `compile` used `aot_eager`. The way
-`pickle` of `state` was tried where `compile` ran, too; the others on all models.
+`pickle` of `state` was not tried, the others on all models.
 """
 WEIGHTS = """## Weights
 
