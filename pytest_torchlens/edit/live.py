@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
@@ -276,8 +277,11 @@ def _written(recording: Recording) -> list[Source]:
 
 
 def _overwrite(contents: Contents) -> None:
+    """Overwrite tensors; autograd does not see it, for in the end all hold what they held."""
     for tensor, held in contents:
-        overwrite(tensor, held)
+        counted = contextlib.nullcontext() if tensor.is_inference() else _unsafe_preserve_version_counter(tensor)
+        with counted:
+            overwrite(tensor, held)
 
 
 def _restore_random_state(recording: Recording) -> None:

@@ -184,7 +184,13 @@ def _by_name(label: str, shape: tuple[int, ...], at: Mapping[str, Any]) -> Any:
     if "mask" in at:
         if len(at) > 1:
             raise ValueError(f"edit of {label}: a mask goes alone")
-        return torch.as_tensor(at["mask"]).expand(shape)
+        mask = torch.as_tensor(at["mask"])
+        try:
+            return mask.expand(shape)
+        except RuntimeError:
+            raise ValueError(
+                f"edit of {label}: a mask of shape {list(mask.shape)} does not fit shape {list(shape)}"
+            ) from None
     index: list[Any] = [slice(None)] * len(shape)
     for name, given in at.items():
         dimension, where = _dimension(label, shape, name, given)
