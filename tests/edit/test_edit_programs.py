@@ -102,5 +102,5 @@ def test_random_programs():
 
 @pytest.mark.slow
 def test_many_random_programs():
-    replayed, live = compared_in(300)
-    assert min(replayed, live) > 300
+    replayed, live = compared_in(120)
+    assert min(replayed, live) > 120
