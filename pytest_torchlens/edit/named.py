@@ -233,8 +233,12 @@ def patch_from(other: ModelHistory, *keys: Any, at: Any = None) -> dict[Part, to
     at
         The index of keys that have none, as in `ModelHistory.edit`.
     """
-    places = _places(other, keys, at)
-    values = activations(other, places)
+    return _as_in(other, _places(other, keys, at))
+
+
+def _as_in(history: ModelHistory, places: list[Place]) -> dict[Part, torch.Tensor]:
+    """Return edits that put the activations of a pass into places."""
+    values = activations(history, places)
     return {key_of(place): values[place.label] for place in places}
 
 
@@ -261,14 +265,16 @@ def path_patch(
     sender, *receivers
         Keys as in `ModelHistory.edit`.
     frozen
-        Keys of the activations that stay as in `history`: the paths through them are not taken.
+        Keys of the activations, parts or edges that stay as in `history`: the paths through them are not taken.
     at
         The index of the sender and the receivers that have none.
     """
     if not receivers:
         raise ValueError("path_patch: expected one receiver or more, got none")
-    kept = {place.label for place in _places(history, frozen)}
-    edits = patch_from(other, sender, at=at) | patch_from(history, *(Part(label) for label in sorted(kept)))
+    places = _places(history, frozen)
+    whole = {place.text: place for place in places if place.index is None}  # two keys may name one activation
+    kept = [*whole.values(), *(place for place in places if place.index is not None)]
+    edits = patch_from(other, sender, at=at) | _as_in(history, kept)
     return patch_from(history.edit(edits), *receivers, at=at)
 
 
@@ -291,7 +297,7 @@ def attribution_patch(
     other
         The pass whose activations would be put there.
     keys
-        Keys of the history.
+        Keys of whole activations; the estimate of a part is that part of the result.
     metric
         A function of the model's output that returns one number.
     check_decisions
@@ -302,7 +308,7 @@ def attribution_patch(
     dict
         By label, in the shape of the activation: its sum estimates how the metric changes if all of it is patched.
     """
-    places = {place.label: place for place in _places(history, keys)}
+    places = {place.label: place for place in _whole("attribution_patch", _places(history, keys))}
     whole = Subgraph(history)
     zeros = {label: _zeros(place) for label, place in places.items()}
     swaps = {id(place.value): _adding(place, zeros[label]) for label, place in places.items()}
@@ -339,14 +345,14 @@ def logit_lens(
     history
         The pass.
     keys
-        Keys of the activations to look at: the residual stream after each block.
+        Keys of the whole activations to look at: the residual stream after each block.
     into
-        Key of the activation that they take the place of, of the same shape: the stream before the last norm.
+        Key of the whole activation that they take the place of, of the same shape: the stream before the last norm.
     check_decisions
         As in `ModelHistory.edit`.
     """
-    places = _places(history, keys)
-    (target, *more) = _places(history, [into])
+    places = _whole("logit_lens", _places(history, keys))
+    (target, *more) = _whole("logit_lens: into", _places(history, [into]))
     if more:
         raise ValueError(f"logit_lens: into: {into!r} has several passes: name one, such as {target.label!r}")
     values = activations(history, places)
@@ -390,3 +396,11 @@ def _places(history: ModelHistory, keys: Iterable[Any], at: Any = None) -> list[
         raise TypeError(f"expected keys of the history in a list, got {keys!r:.80}")
     whole = Subgraph(history)
     return [place for key in keys for place in places_of(whole, key, at)]
+
+
+def _whole(name: str, places: list[Place]) -> list[Place]:
+    """Return places; raise if one is a part, or what a single operation reads."""
+    for place in places:
+        if place.index is not None or place.consumer is not None:
+            raise ValueError(f"{name}: expected keys of whole activations, got {place.text}: name {place.label!r}")
+    return places

@@ -38,7 +38,7 @@ class EditFileError(ValueError):
 
 
 def save_edits(edits: Mapping[Any, Any], path: Path | str) -> Path:
-    """Write edits into a JSON file, and their tensors into a file of the same name that ends in ``.safetensors``.
+    """Write edits into a JSON file, and their tensors beside it: of ``edits.json`` into ``edits.json.safetensors``.
 
     Parameters
     ----------
@@ -56,7 +56,8 @@ def save_edits(edits: Mapping[Any, Any], path: Path | str) -> Path:
     Raises
     ------
     EditFileError
-        If a key or a change cannot be written, such as a function of your own.
+        If a key or a change cannot be written, such as a function of your own, or the file for the tensors exists and
+        is not one of edits.
     """
     file = path_of(path)
     if not isinstance(edits, Mapping):
@@ -67,10 +68,25 @@ def save_edits(edits: Mapping[Any, Any], path: Path | str) -> Path:
     entries = [{"key": writer.key(key), "change": writer.change(change, key)} for key, change in edits.items()]
     content: dict[str, Any] = {"format": FORMAT, "version": VERSION, "edits": entries}
     if writer.tensors:
-        data = safetensors.torch.save(writer.tensors)
-        beside = write_atomically(file.with_suffix(".safetensors"), data)
+        data = safetensors.torch.save(writer.tensors, {"format": FORMAT})
+        beside = file.with_name(f"{file.name}.safetensors")
+        _check_replaceable(beside)
+        write_atomically(beside, data)
         content |= {"tensors": beside.name, "sha256": hashlib.sha256(data).hexdigest()}
     return write_atomically(file, json.dumps(content, indent=1) + "\n")
+
+
+def _check_replaceable(beside: Path) -> None:
+    """Raise if a file of tensors exists that `save_edits` did not write."""
+    if not beside.exists():
+        return
+    try:
+        with safetensors.safe_open(beside, "pt") as tensors:
+            is_ours = (tensors.metadata() or {}).get("format") == FORMAT
+    except (SafetensorError, OSError):
+        is_ours = False
+    if not is_ours:
+        raise EditFileError(f"{beside} exists and has no tensors of edits: name another file, or move it")
 
 
 def load_edits(path: Path | str, modules: Mapping[str, torch.nn.Module] | None = None) -> dict[Any, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from pytest_torchlens.edit.sweep_result import Sweep
 from pytest_torchlens.history import LookupKeyError
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import close
+from pytest_torchlens.replay import DecisionChangedError
 from pytest_torchlens.replay import NotReplayableError
 from pytest_torchlens.replay import Subgraph
 
@@ -83,10 +85,10 @@ def sweep(
     changes = {name: _changes(whole, edit, source, options.at) for name, edit in named.items()}
     places = [place for each in changes.values() if isinstance(each, list) for place in each]
     patches = activations(other, places) if other is not None else {}
-    requests = [_request(whole, each, patches, options.at, name) for name, each in changes.items()]
+    requests = {name: _request(whole, each, patches, options.at, name) for name, each in changes.items()}
     result = Sweep(
         names=list(named),
-        edits=[", ".join(str(applied(*change)) for change in request.changes) for request in requests],
+        edits=[", ".join(str(applied(*change)) for change in request.changes) for request in requests.values()],
         baselines={
             role: {name: examples_of(name, of, each.recording.output) for name, of in metrics.items()}
             for role, each in passes.items()
@@ -95,7 +97,7 @@ def sweep(
     )
     running = _Running(passes[base], whole, requests, metrics, options)
     result.measured = running.measure()
-    result.alone = running.alone
+    result.alone, result.refused = running.alone, running.refused
     return result
 
 
@@ -181,10 +183,19 @@ def _request(whole: Subgraph, changes: Any, patches: dict[str, torch.Tensor], at
     if isinstance(changes, list):
         changes = {key_of(place): patches[place.label] for place in changes}
         at = None
-    try:
+    with _naming(name):
         return Request(whole, changes, at, None, None)
-    except (LookupKeyError, ValueError, TypeError) as error:
-        raise type(error)(f"sweep: edit {name!r:.80}: {error}") from None
+
+
+@contextlib.contextmanager
+def _naming(name: Any) -> Iterator[None]:
+    """Let the message of an error name the edit."""
+    try:
+        yield
+    except Exception as error:
+        if type(error) not in (LookupKeyError, ValueError, TypeError, RuntimeError):  # others need other arguments
+            raise
+        raise type(error)(f"sweep: edit {name!r:.80}: {str(error).removeprefix('sweep: ')}") from error
 
 
 # -- the runs ------------------------------------------------------------------------------------------------------
@@ -197,13 +208,14 @@ class _Running:
         self,
         history: ModelHistory,
         whole: Subgraph,
-        requests: list[Request],
+        requests: Mapping[Any, Request],
         metrics: Mapping[str, Metric],
         options: SweepOptions,
     ) -> None:
         self._recording = history.recording
         self._runner = Runner(whole, options.check_decisions)
-        self._requests = requests
+        self._names = list(requests)
+        self._requests = list(requests.values())
         self._metrics = metrics
         self._options = options
         self._proven: set[int] = set()
@@ -211,22 +223,26 @@ class _Running:
         self._shows = sys.stderr.isatty() if options.progress is None else options.progress
         self.alone: dict[str, int] = {}
         """How many edits ran alone, by reason."""
+        self.refused: dict[Any, str] = {}
+        """Why edits could not be made, by name."""
 
     def measure(self) -> dict[str, torch.Tensor]:
         """Return what each metric gives: a row for each edit, a column for each example."""
         groups = self._groups()
         probes = [self._probe(numbers) for numbers in groups]
-        self._runner.prepare(probes)
+        with contextlib.suppress(NotReplayableError):  # then those edits that need it are refused, each by itself
+            self._runner.prepare(probes)
         measured: list[dict[str, torch.Tensor]] = [{} for _ in self._requests]
         done = 0
         for numbers, probe in sorted(
             zip(groups, probes, strict=True), key=lambda pair: min(pair[1].numbers, default=0)
         ):
             for number, outputs in self._of_group(numbers, probe):
-                measured[number] = self._measured(outputs)
+                with _naming(self._names[number]):
+                    measured[number] = {} if outputs is None else self._measured(outputs)
                 done += 1
                 self._show(done)
-        return {name: _rows(name, [each[name] for each in measured]) for name in self._metrics}
+        return {name: _rows(name, [each.get(name) for each in measured]) for name in self._metrics}
 
     def _groups(self) -> list[list[int]]:
         """Return the numbers of the edits, those that change the same values together."""
@@ -240,8 +256,8 @@ class _Running:
         first = self._requests[numbers[0]]
         return self._runner.probe(first.swaps, first.edges)
 
-    def _of_group(self, numbers: list[int], probe: SweepRun) -> Iterator[tuple[int, dict[str, torch.Tensor]]]:
-        """Yield the outputs under each edit of a group."""
+    def _of_group(self, numbers: list[int], probe: SweepRun) -> Iterator[tuple[int, dict[str, torch.Tensor] | None]]:
+        """Yield the outputs under each edit of a group; None for one that is refused."""
         size, reason = self._size(probe)
         while len(numbers) > 1 and size > 1 and not reason:
             chunk = numbers[:size]
@@ -251,8 +267,17 @@ class _Running:
                 numbers = numbers[size:]
         for number in numbers:
             self.alone[reason or _SINGLE] = self.alone.get(reason or _SINGLE, 0) + 1
-            request = self._requests[number]
-            yield number, self._runner.alone(request.swaps, request.edges)
+            yield number, self._alone(number)
+
+    def _alone(self, number: int) -> dict[str, torch.Tensor] | None:
+        """Return the outputs under one edit; None if it cannot be made."""
+        name, request = self._names[number], self._requests[number]
+        try:
+            with _naming(name):
+                return self._runner.alone(request.swaps, request.edges)
+        except (DecisionChangedError, NotReplayableError) as error:
+            self.refused[name] = str(error)
+            return None
 
     def _size(self, probe: SweepRun) -> tuple[int, str]:
         """Return how many edits may run at once, and why none may."""
@@ -268,14 +293,18 @@ class _Running:
         requests = [self._requests[number] for number in numbers]
         try:
             found = self._runner.at_once([each.swaps for each in requests], [each.edges for each in requests])
-        except NotReplayableError as error:
+            is_proven = probe.numbers <= self._proven or self._is_right(requests[-1], found[-1])
+        except (DecisionChangedError, NotReplayableError) as error:
             return [], f"they cannot run at once: {error}"
-        if not probe.numbers <= self._proven:
-            alone = self._runner.alone(requests[-1].swaps, requests[-1].edges)
-            if not all(_is_rounding(found[-1][label], alone[label]) for label in alone):
-                return [], "at once they give more than rounding apart"
-            self._proven |= probe.numbers
+        if not is_proven:
+            return [], "at once they give more than rounding apart"
+        self._proven |= probe.numbers
         return found, ""
+
+    def _is_right(self, request: Request, found: dict[str, torch.Tensor]) -> bool:
+        """Return whether the outputs under an edit are what it gives alone."""
+        alone = self._runner.alone(request.swaps, request.edges)
+        return all(_is_rounding(found[label], alone[label]) for label in alone)
 
     def _measured(self, outputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         by_path = {path: outputs[label] for label, (path, _) in zip(outputs, self._recording.outputs, strict=True)}
@@ -303,10 +332,13 @@ def examples_of(name: str, metric: Metric, output: Any) -> torch.Tensor:
     raise TypeError(f"sweep: metric {name!r}: expected a number, or a tensor of one number for each example, got {got}")
 
 
-def _rows(name: str, rows: list[torch.Tensor]) -> torch.Tensor:
-    if len({len(row) for row in rows}) > 1:
-        raise ValueError(f"sweep: metric {name!r} gave {len(rows[0])} numbers for one edit, and others for another one")
-    return torch.stack(rows)
+def _rows(name: str, rows: list[torch.Tensor | None]) -> torch.Tensor:
+    """Return the rows of all edits; those of refused ones are NaN."""
+    sizes = {len(row) for row in rows if row is not None} or {1}
+    if len(sizes) > 1:
+        raise ValueError(f"sweep: metric {name!r} gave {min(sizes)} numbers for one edit, and {max(sizes)} for another")
+    nothing = torch.full((max(sizes),), torch.nan, dtype=torch.float64)
+    return torch.stack([nothing if row is None else row for row in rows])
 
 
 def _is_rounding(one: torch.Tensor, other: torch.Tensor) -> bool:

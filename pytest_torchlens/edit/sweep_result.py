@@ -37,9 +37,11 @@ class Sweep:
     base
         The role of the pass that was edited.
     measured
-        What each metric gives, by its name: float64 of shape ``[edits, examples]``.
+        What each metric gives, by its name: float64 of shape ``[edits, examples]``; NaN for a refused edit.
     alone
         How many edits did not run together with others, by the reason.
+    refused
+        Why edits could not be made, by name: what `ModelHistory.edit` would raise.
     """
 
     names: list[Any]
@@ -48,6 +50,7 @@ class Sweep:
     base: str
     measured: dict[str, torch.Tensor] = field(default_factory=dict)
     alone: dict[str, int] = field(default_factory=dict)
+    refused: dict[Any, str] = field(default_factory=dict)
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -66,7 +69,7 @@ class Sweep:
     def recovery(self, metric: str | None = None) -> torch.Tensor:
         """Return where each edit's value lies between the two passes: 0 is the corrupted one, 1 the clean one.
 
-        It is NaN where the metric is the same in both.
+        It is NaN where the metric is the same in both, and for a refused edit.
 
         Raises
         ------
@@ -85,8 +88,8 @@ class Sweep:
 
         ``edit`` (its name), ``what`` (the edit in words), ``metric``, ``value`` (the mean over the examples), ``low``
         and ``high`` (its interval of 95 %, from 2,000 resamples of the examples; None for a single one), ``effect``
-        (the value minus that of the pass without the edit), and with two passes ``recovery``, ``recovery_low`` and
-        ``recovery_high``.
+        (the value minus that of the pass without the edit), ``refused`` (why the edit could not be made; ``""`` if it
+        was), and with two passes ``recovery``, ``recovery_low`` and ``recovery_high``.
         """
         return [self._record(number, name) for number in range(len(self.names)) for name in self.metrics]
 
@@ -113,7 +116,11 @@ class Sweep:
         if of not in shown:
             raise ValueError(f"heat_map: of: expected 'recovery', 'effect' or 'value', got {of!r:.80}")
         title = {"recovery": f"recovery of {name}", "effect": f"change of {name}", "value": name}[of]
-        return HeatMap(title, list(map(_place, self.names)), shown[of](name).tolist(), self.edits, signed=of != "value")
+        notes = list(map(self._note, self.names, self.edits))
+        return HeatMap(title, list(map(_place, self.names)), shown[of](name).tolist(), notes, signed=of != "value")
+
+    def _note(self, name: Any, edit: str) -> str:
+        return f"{edit}: {self.refused[name]}" if name in self.refused else edit
 
     def _repr_html_(self) -> str:
         return self.heat_map().svg
@@ -121,7 +128,8 @@ class Sweep:
     def __repr__(self) -> str:
         """Return one line."""
         apart = f", {sum(self.alone.values())} of them alone" if self.alone else ""
-        return f"<Sweep of {len(self.names)} edits of the {self.base} pass{apart}: {', '.join(self.metrics)}>"
+        refused = f", {len(self.refused)} refused" if self.refused else ""
+        return f"<Sweep of {len(self.names)} edits of the {self.base} pass{apart}{refused}: {', '.join(self.metrics)}>"
 
     def _metric(self, name: str | None) -> str:
         if name is None:
@@ -144,6 +152,7 @@ class Sweep:
             "low": low,
             "high": high,
             "effect": float(self.effects(name)[number]),
+            "refused": self.refused.get(self.names[number], ""),
         }
         if len(others) == 1:
             return record

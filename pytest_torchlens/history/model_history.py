@@ -280,7 +280,9 @@ class ModelHistory(HistoryView):
         corrupted: ModelHistory | None = None,
         **options: Any,
     ) -> Sweep:
-        """Make many edits of this pass, each by itself, and measure what the model returns under each.
+        """Make many edits, each by itself, and measure what the model returns: of this pass, or of the corrupted one.
+
+        Alone, this pass is edited; of two passes that which `direction` says, also if it is not this one.
 
         Only what is behind an edit runs.  Edits of the same values run together, stacked by `torch.vmap`; their
         results may differ from those of one edit alone by rounding.  A stack is checked against one edit that runs
@@ -315,8 +317,9 @@ class ModelHistory(HistoryView):
         ------
         LookupKeyError, ValueError, TypeError
             If an edit or an option does not fit, or a metric returns something else than numbers.
-        DecisionChangedError, NotReplayableError
-            As of `edit`.
+        NotReplayableError
+            If the activations of the other pass cannot be computed.  An edit for which `edit` would raise this or a
+            `DecisionChangedError` is NaN in the results, and `Sweep.refused` has the reason.
 
         Examples
         --------

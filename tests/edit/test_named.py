@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
+from safetensors.torch import save_file
 from torch import nn
 
 import pytest_torchlens as tl
@@ -133,6 +135,29 @@ def test_path_patch_of_a_cnn():
     assert torch.equal(next(iter(edits.values())), MODELS["cnn"][2](mixed))
 
 
+def test_path_patch_freezes_parts_and_edges():
+    history, other = history_of("cnn"), history_of("cnn", OTHERS)
+    model = MODELS["cnn"]
+    mine, theirs = history["relu_1"].tensor_contents, other["relu_1"].tensor_contents
+    mixed = theirs.clone()
+    mixed[:, 0] = mine[:, 0]
+    (part,) = edit.path_patch(history, other, "0", "2", frozen=[Part("relu_1")[:, 0]]).values()
+    assert torch.equal(part, model[2](mixed))
+    (edge,) = edit.path_patch(history, other, "0", "2", frozen=[("relu_1", "conv2d_2")]).values()
+    assert torch.equal(edge, model[2](mine))
+    stream, theirs = history_of("transformer"), history_of("transformer", OTHERS)
+    readers = [call.label for call in stream.operations if "embedding_1_1" in call.parent_layers]
+    assert len(readers) > 1
+    frozen = [("embed", reader) for reader in readers]
+    values = [
+        edit.path_patch(stream, theirs, "input_1", "blocks.0", frozen=some)
+        for some in ([], frozen[:1], frozen[1:], [*frozen, frozen[0]])
+    ]
+    tensors = [next(iter(each.values())) for each in values]
+    assert torch.equal(tensors[-1], stream["blocks.0"].tensor_contents)
+    assert not any(torch.equal(tensors[0], each) for each in tensors[1:])
+
+
 @pytest.mark.parametrize(("name", "keys"), [("transformer", ["blocks.1.mlp", "embed"]), ("cnn", ["0", "2"])])
 def test_attribution_patch_is_the_slope_of_patching(name: str, keys: list[str]):
     history, other = history_of(name), history_of(name, OTHERS)
@@ -156,6 +181,19 @@ def test_logit_lens_reads_the_stream_with_the_last_layers():
     images = history_of("cnn")
     lens = edit.logit_lens(images, ["relu_2"], into="relu_2")
     assert torch.equal(lens["relu_2_4"], output_of(images))
+
+
+@pytest.mark.parametrize("key", [("relu_1", "conv2d_2"), Part("relu_1")[:, 0], Part("relu_1", "conv2d_2", channel=0)])
+def test_estimates_and_lenses_refuse_parts_and_edges(key: Any):
+    history, other = history_of("cnn"), history_of("cnn", OTHERS)
+    calls = [
+        lambda: edit.attribution_patch(history, other, [key], torch.sum),
+        lambda: edit.logit_lens(history, [key], into="relu_1"),
+        lambda: edit.logit_lens(history, ["relu_1"], into=key),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match=r"expected keys of whole activations, got relu_1_2 .*: name 'relu_1_2'"):
+            call()
 
 
 def test_grid_names_rows_and_columns():
@@ -241,7 +279,7 @@ EDITS = {
 
 def test_edits_are_saved_and_loaded(tmp_path: Path):
     file = edit.save_edits(EDITS, tmp_path / "edits.json")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["edits.json", "edits.safetensors"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["edits.json", "edits.json.safetensors"]
     loaded = edit.load_edits(file, modules={"sae": nn.Identity()})
     history = history_of("transformer")
     kept = {key for key in EDITS if key not in (3, ("linear_1_3", "view_1_4"), ("blocks.1", (0, 2)))}
@@ -266,6 +304,22 @@ def test_edits_that_cannot_be_saved(edits: Any, message: str, tmp_path: Path):
     with pytest.raises(edit.EditFileError, match=message):
         edit.save_edits(edits, tmp_path / "edits.json")
     assert not [*tmp_path.iterdir()]
+
+
+def test_saving_replaces_no_other_tensors(tmp_path: Path):
+    weights = {"weight": torch.rand(3)}
+    for name in ("model.safetensors", "model.json.safetensors", "text.json.safetensors"):
+        save_file(weights, tmp_path / name)
+    (tmp_path / "text.json.safetensors").write_text("mine")
+    for name in ("model.json", "text.json"):
+        with pytest.raises(edit.EditFileError, match=rf"{name}.safetensors exists and has no tensors of edits"):
+            edit.save_edits({"embed": edit.steer(VECTOR)}, tmp_path / name)
+    (tmp_path / "model.json.safetensors").unlink()
+    for scale in (1.0, 2.0):  # its own are replaced
+        edit.save_edits({"embed": edit.steer(scale * VECTOR)}, tmp_path / "model.json")
+    assert torch.equal(load_file(tmp_path / "model.safetensors")["weight"], weights["weight"])
+    assert torch.equal(edit.load_edits(tmp_path / "model.json")["embed"].vector, 2 * VECTOR)
+    assert (tmp_path / "text.json.safetensors").read_text() == "mine"
 
 
 @pytest.mark.parametrize(

@@ -156,8 +156,32 @@ def test_where_python_read_what_is_edited_each_edit_runs_alone_and_may_raise():
     edits = [{("sin_1", (0, 1)): float(number)} for number in range(3)]
     assert "Python read" in str(history.sweep(edits, metric=torch.sum).alone)
     assert not history.sweep(edits, metric=torch.sum, check_decisions=False).alone
-    with pytest.raises(tl.DecisionChangedError):
-        history.sweep([*edits, {"sin_1": -1000.0}], metric=torch.sum)
+
+
+def test_a_refused_edit_leaves_the_others():
+    history = tl.log_forward_pass(Deciding(), torch.rand(2, 3))
+    edits = {"one": {"sin_1": 2.0}, "other": {"sin_1": -1000.0}}
+    sweep = history.sweep(edits, metric={"total": torch.sum, "rows": lambda output: output.sum(1)})
+    assert sweep.values("rows")[0] == 12
+    assert sweep.measured["rows"].isnan().tolist() == [[False, False], [True, True]]
+    assert list(sweep.refused) == ["other"]
+    assert "the model might run other operations" in sweep.refused["other"]
+    assert [record["refused"] for record in sweep.records] == ["", "", *[sweep.refused["other"]] * 2]
+    assert "__bool__ of" in sweep.heat_map().svg
+    assert "1 refused" in repr(sweep)
+    assert history.sweep(edits, metric=torch.sum, check_decisions=False).values().tolist() == [24, -12000]
+    alone = history.sweep([{"sin_1": -1000.0}], metric=torch.sum)
+    assert alone.values().isnan().all()
+
+
+@pytest.mark.parametrize("error", [ValueError, RuntimeError])
+def test_an_error_of_a_function_names_the_edit(history: tl.ModelHistory, error: type[Exception]):
+    def failing(_: torch.Tensor) -> torch.Tensor:
+        raise error("no vector")
+
+    edits = {name: {"relu_1": change} for name, change in {"a": 0.0, "b": failing}.items()}
+    with pytest.raises(error, match="sweep: edit 'b': no vector"):
+        history.sweep(edits, metric=loss)
 
 
 def test_a_stack_that_computes_something_else_is_not_believed(
