@@ -32,7 +32,7 @@ REDRAWN = "passed, weights drawn anew"
 HEAD = """# What the checks found
 
 Made by `python docs/make_checks_page.py` from the tables in [zoo/checks](zoo/checks): [checks](checks.md) of real
-models with random weights, each in a worker process with one thread. Results are measured and none is guessed.
+models with random weights, in processes of one thread on a CPU. Results are measured and none is guessed.
 
 - **passed**: at least one output that depends on the input was compared, and agrees. No pass is vacuous.
 - **drawn anew**: of these, on a copy with other weights, as with the zoo's the output hardly depended on the input.
@@ -41,7 +41,7 @@ models with random weights, each in a worker process with one thread. Results ar
 
 A table's reports come from `pytest --lens-zoo ZOO --lens-checks=CHECKS --lens-json=REPORT.json`, for torchvision with
 the zoo file in that folder. Each table says which checks it has no results of. `compile` used `aot_eager`. The way
-`pickle` of `state` was tried on the first 56 models only.
+`pickle` of `state` was not tried, the others on all models.
 """
 WEIGHTS = """## Weights
 
@@ -52,13 +52,13 @@ both inputs. So the zoo's weights make fewer models degenerate than those, and s
 on them. Weights drawn anew by a check leave one under 1e-3 (cspnext_tiny: 3e-4), which suffices. The zoo's weights keep
 the variance of one layer, not of a long chain of blocks: in repvit_m1 activations grow to 5,000, and gates saturate.
 """
-SIZES = {
-    "timm_smallest": "The smallest model of each family, at the smallest image that it takes. Not all of the 98 were "
-    "reached yet.",
-    "torchvision": "Classifiers on images of 64 pixels. Not all of the 80 were reached yet.",
-    "transformers": "60 architectures, shrunk as in the shipped zoo.",
-    "inductor": "The check `compile` with `{backend: inductor}`. Not all of the 25 that are planned were reached yet.",
+SETS = {
+    "timm_smallest": (98, "the smallest model of each family, at the smallest image that it takes"),
+    "torchvision": (80, "classifiers on images of 64 pixels"),
+    "transformers": (60, "architectures, shrunk as in the shipped zoo"),
+    "inductor": (25, "the check `compile` with `{backend: inductor}`"),
 }
+"""How many models each table is to have, and which."""
 Row = dict[str, str]
 
 
@@ -137,7 +137,8 @@ def _write(path: Path, rows: list[Row]) -> None:
 def _section(name: str, rows: list[Row]) -> Iterator[str]:
     cells = [(row, check, row[check]) for row in rows for check in NAMES if row[check]]
     versions = ", ".join(sorted({row["torch"] for row in rows}))
-    yield f"## {name}\n\n{SIZES[name]} {len(rows)} models, {_words(cells)}. torch {versions}."
+    planned, which = SETS[name]
+    yield f"## {name}\n\nOf {planned} models ({which}): {len(rows)} models, {_words(cells)}. torch {versions}."
     yield _which_ran(rows)
     yield f"All rows: [{name}.csv](zoo/checks/{name}.csv).\n"
     yield _table("check", [(check, [one for one in cells if one[1] == check]) for check in NAMES]) + "\n"

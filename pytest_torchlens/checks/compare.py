@@ -146,7 +146,7 @@ def _note(found: Compared, path: str, reference: torch.Tensor, views: list[torch
 
 _VERY_FEW = 10
 """Of fewer elements the error of one pass may be small by chance, so that of others counts, too."""
-_NEARLY = 2.0
+_NEARLY = 10.0
 """So many times as much as is explained may be chance, too, of more elements: an error that most of them share."""
 _MOVES = 4
 _K_VERY_FEW = 7.0

@@ -257,7 +257,7 @@ class _Judged:
             for number, outputs in in_step_with_first(recording, players):
                 self._subject.check_time()
                 pairs = zip(*outputs[:2], strict=True)
-                self._errors[number] = max((relative_error(*pair) for pair in pairs), default=0)
+                self._errors[number] = max((_error_in_range(*pair) for pair in pairs), default=0)
                 for path in (path for path, calls in deciding.items() if number in calls):
                     made = [alike for alike in zip(*outputs, strict=True) if _is_real(alike[0])]
                     decisive[path] += [_Output.of(path, [one.clone() for one in alike], decides=True) for alike in made]
@@ -362,6 +362,11 @@ class _Judged:
 
 
 _REAL = torch.zeros(())
+
+
+def _error_in_range(low: torch.Tensor, exact: torch.Tensor) -> float:
+    """Return the error of the numbers that float32 holds, too: a mask added to a mask is infinite in both types."""
+    return relative_error(low, exact.to(torch.promote_types(low.dtype, torch.float32)))
 
 
 def _is_real(tensor: torch.Tensor) -> bool:

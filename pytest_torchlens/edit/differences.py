@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from pytest_torchlens.edit.live import sites_of
+from pytest_torchlens.edit.sites import sites_of
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.layers_and_operations import LoggedOperation
 

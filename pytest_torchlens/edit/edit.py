@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ import torch
 from pytest_torchlens.capture import Aliased
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Value
+from pytest_torchlens.capture.calls import values_read
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.edit.differences import counterparts
 from pytest_torchlens.edit.expand import bodies_of
@@ -93,7 +95,8 @@ def _replayed(history: ModelHistory, request: Request, check_decisions: bool) ->
     for place, _ in request.changes:
         if place.consumer is None:
             request.whole.check_swappable(place.label, place.value)
-    _, affected = request.whole.descendants(request.swaps, changed=request.edges)
+    behind, affected = request.whole.descendants(request.swaps, changed=request.edges)
+    warn_of_own_gradients(recording, behind)
     kept = request.swaps.keys() | {id(value_of(read)) for _, read in recording.outputs}
     nodes = [node for node in history.nodes if id(node.value) in affected and node.kind != "output"]
     wanted = {node.label: node.value for node in nodes if id(node.value) in kept or _is_saved(node, recording)}
@@ -106,6 +109,22 @@ def _replayed(history: ModelHistory, request: Request, check_decisions: bool) ->
     edited = EditedRecording(recording, affected, tensors, history.options.saving)
     by_path = {path: results[label] for label, (path, _) in zip(outputs, recording.outputs, strict=True)}
     return edited.with_edits(request.of_calls(), by_path)
+
+
+def warn_of_own_gradients(recording: Recording, numbers: Iterable[int]) -> None:
+    """Warn if some of these calls are the steps of a custom autograd function, whose backward a replay cannot run."""
+    for number in sorted(numbers):
+        call = recording.calls[number]
+        group = call.group if any(value.requires_grad for _, value in values_read(call)) else None
+        while group is not None and not group.custom:
+            group = group.parent
+        if group is not None:
+            warnings.warn(
+                f"edit: a replay runs the steps of {group.name}, a custom autograd function, and not its backward: "
+                "gradients through it are those of its steps; live=True has its own",
+                stacklevel=4,
+            )
+            return
 
 
 def _is_saved(node: Node, recording: Recording) -> bool:

@@ -136,6 +136,8 @@ def _effect(edited: ModelHistory, metric: Metric | None) -> _Effect:
     if metric is None:
         return _Effect(max((change for _, change in outputs), default=0.0), "", outputs)
     before, after = _number(metric, original), _number(metric, edited)
+    if not math.isfinite(before):
+        raise ValueError(f"assert_effect: metric: it is {before} without an edit: no change of it can be told")
     name = getattr(metric, "__name__", "").strip("<>").replace("lambda", "") or "the metric"
     same = before == after or (math.isnan(before) and math.isnan(after))
     return _Effect(0.0 if same else abs(after - before), f"{name}: {before:.6g} before, {after:.6g} after", outputs)

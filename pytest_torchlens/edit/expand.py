@@ -51,6 +51,8 @@ def attention_in_steps(  # noqa: PLR0913 - the signature of the function that it
         hides = attn_mask.dtype is torch.bool
         scores = scores.masked_fill(attn_mask.logical_not(), -math.inf) if hides else scores + attn_mask
     pattern = torch.softmax(scores, dim=-1)
+    if attn_mask is not None:  # positions that see nothing get zeros
+        pattern = pattern.masked_fill((scores == -math.inf).all(-1, keepdim=True), 0.0)
     if dropout_p:
         pattern = F.dropout(pattern, dropout_p, training=True)
     return pattern @ value

@@ -13,6 +13,7 @@ from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.functions import FunctionInfo
+from pytest_torchlens.capture.generators import Generators
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.leaves import walk
@@ -105,11 +106,17 @@ class EditedFunction:
 
 
 def _new(tensor: torch.Tensor, changes: Changes) -> torch.Tensor:
-    """Return what takes the place of a tensor; its shape may be another one than in the recorded pass."""
+    """Return what takes the place of a tensor; its shape may be another one than in the recorded pass.
+
+    A change that draws random numbers leaves the model those that it would have drawn.
+    """
     value = Value(0, 0, 0, tensor)
-    return replacement([(dataclasses.replace(place, value=value), change) for place, change in changes]).tensor(
-        lambda: tensor
-    )
+    generators = Generators()
+    try:
+        change = replacement([(dataclasses.replace(place, value=value), change) for place, change in changes])
+        return change.tensor(lambda: tensor)
+    finally:
+        generators.restore()
 
 
 def _with(new: dict[int, torch.Tensor], container: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -11,16 +12,15 @@ from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Any
-from typing import NamedTuple
 
 import torch
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Source
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.calls import Frames
-from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.functions import Function
 from pytest_torchlens.capture.functions import FunctionInfo
 from pytest_torchlens.capture.functions import info_of
@@ -28,6 +28,7 @@ from pytest_torchlens.capture.generators import Generators
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.looks import is_a
 from pytest_torchlens.capture.memory import duplicate
+from pytest_torchlens.capture.memory import overwrite
 from pytest_torchlens.capture.record import OnePass
 from pytest_torchlens.capture.record import call_model
 from pytest_torchlens.capture.record import check_thread
@@ -36,6 +37,10 @@ from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.tracer import Tracer
 from pytest_torchlens.edit.function import CallEdits
 from pytest_torchlens.edit.request import Request
+from pytest_torchlens.edit.sites import Site
+from pytest_torchlens.edit.sites import Sites
+from pytest_torchlens.edit.sites import of_model
+from pytest_torchlens.edit.sites import sites_of
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.history_options import Arguments
 from pytest_torchlens.replay import NotReplayableError
@@ -43,43 +48,6 @@ from pytest_torchlens.replay.swaps import Replacement
 
 SourceSwaps = list[tuple[Source, Replacement]]
 _NONE: Mapping[Function, Callable[..., Any]] = MappingProxyType({})
-
-
-class Site(NamedTuple):
-    """Where a call is in the run of the model: the same in a pass that took another way before.
-
-    Attributes
-    ----------
-    module
-        Address of the innermost module.
-    number
-        Number of the call of this module.
-    function
-        Name of the function.
-    ordinal
-        Number of this call among those of the function in this call of the module, from 0.
-    """
-
-    module: str
-    number: int
-    function: str
-    ordinal: int
-
-
-class _Sites:
-    """Counts calls, and so finds the site of each."""
-
-    def __init__(self) -> None:
-        self._seen: Counter[tuple[str, int, str]] = Counter()
-
-    def next(self, module: ModuleCall | None, function: str) -> Site:
-        """Return the site of a call that is about to be made."""
-        place = (module.address, module.number) if module is not None else ("", 0)
-        return Site(*place, function, self._seen[(*place, function)])
-
-    def count(self, site: Site) -> None:
-        """Note that a call was made."""
-        self._seen[site[:3]] += 1
 
 
 class EditingTracer(Tracer):
@@ -100,24 +68,22 @@ class EditingTracer(Tracer):
     ) -> None:
         """Set which recorded calls are to be edited, and which functions to run as their steps."""
         self.bodies = bodies
-        self._sites = _Sites()
+        self._sites = Sites()
         self.applied: set[Site] = set()
         sites = sites_of(history.recording)
         self.edits = {sites[number]: edits for number, edits in of_calls.items()}
-        self.beyond: dict[tuple[str, str, int], tuple[int, CallEdits]] = {}
-        """Edits of all passes, by address, function and ordinal, with the number of recorded calls of the module."""
-        times = Counter(call.address for call in history.recording.module_calls)
-        by_place: dict[tuple[str, str, int], list[Site]] = {}
-        for site in self.edits:
-            by_place.setdefault((site.module, site.function, site.ordinal), []).append(site)
-        for place, edited in by_place.items():
-            if len(edited) == times[place[0]]:  # all passes: so also those that come after them now
-                self.beyond[place] = times[place[0]], self.edits[max(edited)]
+        recorded, edited = (Counter(site.statement for site in some) for some in (sites, self.edits))
+        self.of_all_calls = {
+            statement: edits
+            for (statement, *_), edits in self.edits.items()
+            if edited[statement] == recorded[statement]
+        }
+        """Edits by statement, where all its recorded calls are edited: so are those that only this pass makes."""
 
     def _leaf(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record one call, edited if it is to be."""
-        site = self._sites.next(self.module, info.name)
-        edits = self.edits.get(site) or self._edits_beyond(site)
+        site = self._sites.next(self.module, info.name, self._frames(1))
+        edits = self.edits.get(site) or self.of_all_calls.get(site.statement)
         number = len(self.calls)
         if edits is None:
             result = super()._leaf(info, args, kwargs)
@@ -129,28 +95,7 @@ class EditingTracer(Tracer):
         return result
 
     def _frames(self, depth: int = 3) -> Frames:
-        frames = super()._frames(depth + 1)
-        while frames and frames[0] in _OWN_CODE:
-            frames = frames[2:]
-        return frames
-
-    def _edits_beyond(self, site: Site) -> CallEdits | None:
-        times, edits = self.beyond.get((site.module, site.function, site.ordinal), (0, None))
-        return edits if site.number > times else None
-
-
-_OWN_CODE = frozenset(
-    [EditingTracer.__torch_function__.__code__, EditingTracer._leaf.__code__, Tracer.__torch_function__.__code__]
-)
-
-
-def sites_of(recording: Recording) -> list[Site]:
-    """Return the site of each call."""
-    sites, counted = _Sites(), []
-    for call in recording.calls:
-        counted.append(site := sites.next(call.module, call.info.name))
-        sites.count(site)
-    return counted
+        return of_model(super()._frames(depth + 1))
 
 
 def run_again(
@@ -185,7 +130,7 @@ def run_again(
     args, kwargs = _arguments(history.arguments, sources)
     generators = Generators()
     one: OnePass | None = None
-    with _as_before(recording), _parameters_replaced(model, sources):
+    with _attributes_put_back(model), _as_before(recording), _parameters_replaced(model, sources):
         held = _held_by(model, recording)
         try:
             _restore_random_state(recording)
@@ -202,6 +147,8 @@ def run_again(
             if one is not None:
                 _put_back_writes(one, held, recording)
     _check_applied(history, one.tracer)
+    if request is not None:
+        _warn_if_changed(history, request, new)
     return new
 
 
@@ -214,6 +161,24 @@ def _check_applied(history: ModelHistory, tracer: EditingTracer) -> None:
             f"{label} did not run in the edited pass, or as part of a function that runs as a whole: nothing was "
             "edited there"
         )
+
+
+def _warn_if_changed(history: ModelHistory, request: Request, recording: Recording) -> None:
+    """Warn if something that is not behind an edit differs: the model keeps something between its calls."""
+    behind, _ = request.whole.descendants(request.swaps, changed=request.edges)
+    behind |= {place.value.call for place, _ in request.changes}
+    now = dict(zip(sites_of(recording), recording.calls, strict=True))
+    for number, (site, call) in enumerate(zip(sites_of(history.recording), history.recording.calls, strict=True)):
+        other = now.get(site)
+        if number in behind or number in history.recording.uninitialised or other is None:
+            continue
+        if [value.digest for value in call.outputs] != [value.digest for value in other.outputs]:
+            warnings.warn(
+                f"edit: {history.label(number)} gave other values than in the recorded pass, though no edit is before "
+                f"it: {history.model_name}, or what it reads, has changed since; live=False edits the recorded pass",
+                stacklevel=5,
+            )
+            return
 
 
 def _arguments(arguments: Arguments, sources: SourceSwaps) -> Arguments:
@@ -273,6 +238,23 @@ def _held_by(model: torch.nn.Module, recording: Recording) -> Contents:
     return [(tensor, duplicate(tensor)) for tensor in (*inputs, *model.buffers())]
 
 
+@contextlib.contextmanager
+def _attributes_put_back(model: torch.nn.Module) -> Iterator[None]:
+    """Put back the attributes, buffers, parameters and submodules of all modules that the pass sets anew."""
+    former = [
+        (home, dict(home))
+        for module in model.modules()
+        for home in (vars(module), module._buffers, module._parameters, module._modules)
+    ]
+    try:
+        yield
+    finally:
+        for home, attributes in former:
+            if home.keys() != attributes.keys() or any(home[name] is not each for name, each in attributes.items()):
+                home.clear()
+                home.update(attributes)
+
+
 def _put_back_writes(one: OnePass, held: Contents, former: Recording) -> None:
     """Put back what the edited pass wrote to, and keep its activations and outputs as they are."""
     contents = [(source.live, _before(source)) for source in _written(one.recording)]
@@ -294,10 +276,12 @@ def _written(recording: Recording) -> list[Source]:
     return [source for source in recording.sources if source.written]
 
 
-@torch.no_grad()
 def _overwrite(contents: Contents) -> None:
+    """Overwrite tensors; autograd does not see it, for in the end all hold what they held."""
     for tensor, held in contents:
-        tensor.copy_(held)
+        counted = contextlib.nullcontext() if tensor.is_inference() else _unsafe_preserve_version_counter(tensor)
+        with counted:
+            overwrite(tensor, held)
 
 
 def _restore_random_state(recording: Recording) -> None:

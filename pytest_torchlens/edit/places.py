@@ -11,6 +11,7 @@ import torch
 
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import edges_in
+from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.values import base_of
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.history.lookup import LookupKeyError
@@ -166,6 +167,7 @@ def _with_index(place: Place, index: Any) -> Place:
     shape = tuple(place.value.shape)
     index = _by_name(place.label, shape, index) if isinstance(index, Mapping) else index
     index = torch.as_tensor(index) if isinstance(index, list) else index
+    index = substitute(index, lambda part: part.cpu() if isinstance(part, torch.Tensor) else part)
     try:
         part = torch.zeros(shape, dtype=torch.bool)[index]
     except (IndexError, TypeError, ValueError, RuntimeError) as error:
@@ -182,10 +184,18 @@ def _by_name(label: str, shape: tuple[int, ...], at: Mapping[str, Any]) -> Any:
     if "mask" in at:
         if len(at) > 1:
             raise ValueError(f"edit of {label}: a mask goes alone")
-        return torch.as_tensor(at["mask"]).expand(shape)
+        mask = torch.as_tensor(at["mask"])
+        try:
+            return mask.expand(shape)
+        except RuntimeError:
+            raise ValueError(
+                f"edit of {label}: a mask of shape {list(mask.shape)} does not fit shape {list(shape)}"
+            ) from None
     index: list[Any] = [slice(None)] * len(shape)
     for name, given in at.items():
         dimension, where = _dimension(label, shape, name, given)
+        if index[dimension] != slice(None):
+            raise ValueError(f"edit of {label}: {name} is a dimension of {list(shape)} that another name has taken")
         index[dimension] = where
     return tuple(index)
 

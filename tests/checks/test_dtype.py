@@ -223,6 +223,25 @@ def test_an_overflow_that_no_output_shows_is_noted() -> None:
     assert any("(overflow)" in note for note in result.notes)
 
 
+class Masked(TwoLayers):
+    """Adds the least number of float32 to that of its type, where softmax is to give zeros."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        later = torch.ones(len(x), len(x), dtype=torch.bool).triu(1)
+        scores = y.float() @ y.float().T
+        scores = scores.masked_fill(later, torch.finfo(scores.dtype).min)
+        mask = torch.zeros_like(later, dtype=x.dtype).masked_fill(later, torch.finfo(x.dtype).min)
+        weights = (scores + mask).softmax(1)
+        return self.last(weights.to(y.dtype) @ y)  # type: ignore[no-any-return]
+
+
+def test_what_leaves_the_range_of_float32_too_is_not_lost() -> None:
+    x = 10 * torch.randn(16, 8, generator=torch.Generator().manual_seed(0))
+    result = check("dtype", Masked(), x)
+    assert result.status is CheckStatus.PASSED, result.failure
+
+
 class Chosen(TwoLayers):
     """Returns the number of the largest element, of numbers that may leave the range of float16."""
 

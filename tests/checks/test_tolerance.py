@@ -143,12 +143,13 @@ def test_whole_numbers_that_are_cast_go_on_in_float64() -> None:
     assert exact.outputs[""].dtype is torch.float64
 
 
-def test_the_error_of_one_number_may_be_small_by_chance() -> None:
+@pytest.mark.parametrize("count", [1, 1200])
+def test_the_error_of_one_number_may_be_small_by_chance(count: int) -> None:
     class Product(nn.Module):
         """The product of two vectors, which is near zero: where its sum begins decides on its error."""
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return (x[0] * x[1]).sum()
+            return (x[0] * x[1]).sum() * torch.ones(count)
 
     x = torch.randn(2, 512, generator=torch.Generator().manual_seed(0))
     x[1] -= x[0] * ((x[0] * x[1]).sum() - 0.01) / x[0].square().sum()
@@ -159,7 +160,10 @@ def test_the_error_of_one_number_may_be_small_by_chance() -> None:
         near = (exact + 1.2 * limit).float()
         assert not judge(near, subject.outputs[""], exact).within
         assert compare_outputs(subject, {"": near}).agrees
+        assert not compare_outputs(subject, {"": (exact + 9.5 * limit).float()}).agrees
         assert not compare_outputs(subject, {"": near + 1e-3}).agrees
+        near[0] += 90 * limit
+        assert not compare_outputs(subject, {"": near}).agrees
 
 
 def test_complex_numbers_that_differ_in_phase_alone_are_apart() -> None:

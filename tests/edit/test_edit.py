@@ -210,6 +210,66 @@ def test_passes_that_only_the_edited_run_makes_are_edited_too():
     assert torch.equal(output(edited), torch.ones(3, 4))
 
 
+def until_large(x):
+    count = 0
+    while count < 4 and x.sum() < 30:
+        x, count = torch.relu(x + 3), count + 1
+    return x
+
+
+def test_further_rounds_of_a_loop_are_edited_too():
+    model = Function(until_large)
+    history = tl.log_forward_pass(model, X)
+    assert history["relu_1"].layer_passes_total == 1
+    edited = history.edit({"relu_1": 0.0}, live=True)
+    assert edited["relu_1"].layer_passes_total == 4
+    assert torch.equal(output(edited), torch.zeros(3, 4))
+
+
+def test_an_edit_does_not_land_on_another_call_of_the_function():
+    def forward(x):
+        y = x + 1
+        if y.sum() > 0:
+            y = torch.relu(y)
+        return y + torch.relu(x * 2)
+
+    model = Function(forward)
+    history = tl.log_forward_pass(model, X)
+    with pytest.raises(NotReplayableError, match="relu_1_4 did not run"):
+        history.edit({"add_1": -1.0, "relu_1": 100.0}, live=True)
+    second = history.edit({"add_1": -1.0, "relu_2": 100.0}, live=True)
+    assert torch.equal(output(second), torch.full((3, 4), 99.0))
+
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+        self.calls, self.last = 0, None
+
+    def forward(self, x):
+        self.seen, self.calls = self.seen + 1, self.calls + 1
+        self.last = x * self.seen
+        return self.last.sin()
+
+
+def test_attributes_that_a_live_pass_sets_are_put_back_and_old_ones_are_told():
+    model = Counting()
+    history = tl.log_forward_pass(model, X)
+    before = dict(vars(model)), dict(model._buffers)
+    with pytest.warns(UserWarning, match="add_1_1 gave other values than in the recorded pass, though no"):
+        history.edit({"sin_1": 0.0}, live=True)
+    assert (dict(vars(model)), model._buffers) == before
+    assert output(history.edit({"sin_1": lambda t: t * 2})).equal(X.sin() * 2)
+
+
+def test_an_edit_that_draws_leaves_the_model_its_random_numbers():
+    model = Dropping().train()
+    history = tl.log_forward_pass(model, X)
+    change = {"batchnorm_1": lambda t: t + 0 * torch.rand(5).sum()}
+    assert torch.equal(output(history.edit(change, live=True)), output(history.edit(change)))
+
+
 class Dropping(nn.Module):
     def __init__(self):
         super().__init__()
@@ -274,6 +334,36 @@ def test_gradients_are_edited_on_their_way_back(network, live):
     assert network[0].weight.grad.abs().sum() > 0
 
 
+class StraightThrough(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return torch.round(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+def test_a_backward_that_a_replay_cannot_run_is_told():
+    inner = nn.Linear(4, 4)
+    model = Function(lambda x: StraightThrough.apply(inner(x) * 3))
+    history = tl.log_forward_pass(model, X)
+    steer = torch.zeros(4, requires_grad=True)
+    with pytest.warns(UserWarning, match="a replay runs the steps of StraightThrough, a custom autograd function"):
+        history.edit({"linear_1": lambda t: t + steer})
+    output(history.edit({"linear_1": lambda t: t + steer}, live=True)).sum().backward()
+    assert torch.equal(steer.grad, torch.full((4,), 9.0))
+
+
+def test_a_live_pass_leaves_a_pending_backward_as_it_is():
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4)).train()
+    pending = model(X).sum()
+    history = tl.log_forward_pass(model, X)
+    edited = history.edit({"linear_1": lambda t: t * 2}, live=True)
+    for loss in (pending, output(history).sum(), output(edited).sum()):
+        loss.backward()
+
+
 def test_the_gradient_of_a_pass_without_gradients_is_refused(network):
     with torch.no_grad():
         history = tl.log_forward_pass(network, X)
@@ -289,6 +379,7 @@ MASKS = {
     "hiding": {"attn_mask": torch.ones(5, 5, dtype=torch.bool).tril()},
     "added": {"attn_mask": torch.linspace(-1, 1, 25).reshape(5, 5)},
     "scaled": {"scale": 0.3},
+    "blind": {"attn_mask": torch.tensor([[True] * 5, *[[False] * 5] * 4])},
     "grouped": {"enable_gqa": True, "is_causal": True},
 }
 
@@ -302,10 +393,10 @@ def test_attention_is_opened(options):
     model = Function(lambda query: F.scaled_dot_product_attention(query, key, value, **options))
     history = tl.log_forward_pass(model, query)
     opened = history.edit(expand={"sdpa"})
-    assert opened["softmax_1"].tensor_contents.sum(-1).allclose(torch.ones(2, 4, 5))
     assert output(opened).allclose(output(history), atol=1e-6)
     difference = (output(opened) - output(history)).abs().max()
     assert opened.expansions == {"sdpa": f"outputs differ by at most {difference:.2g}"}
+    assert not output(opened).isnan().any()
     without = history.edit({Part("softmax_1", head=1): 0.0}, expand={"sdpa"})
     assert torch.equal(output(without)[:, 0], output(opened)[:, 0])
     assert not output(without)[:, 1].any()
@@ -334,6 +425,11 @@ def test_what_cannot_be_opened():
         ({Part("linear_2", head=1): 0.0}, ValueError, "no dimension for head"),
         ({Part("linear_2", head=(0, 4)): 0.0}, ValueError, "6 features are not 4 heads of equal size"),
         ({Part("linear_2", head=(3, 3)): 0.0}, ValueError, "there is no head 3 of 3"),
+        (
+            {Part("linear_2", feature=1, head=(0, 2)): 0.0},
+            ValueError,
+            "head is a dimension of .* name has taken",
+        ),
         ({Part("linear_2")[3:]: 0.0}, ValueError, r"nothing is at \[3:\]"),
         ({"linear_2": "zero"}, TypeError, "expected a number, a tensor or a function, got str"),
         ({Part("linear_2")[0]: "zero"}, TypeError, r"linear_2_3 \[0\]: expected a number, a tensor, a function"),

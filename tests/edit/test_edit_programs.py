@@ -80,18 +80,27 @@ def contents_of(model, inputs, history):
     return [(digest, grad) for digest, _, grad in facts], others
 
 
-@SETTINGS
-@hypothesis.given(program=FITTING)
-def test_random_programs(program):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        check(program)
+def compared_in(count):
+    """Check some programs; return how many edits were compared, by replay and live."""
+    compared = []
+
+    @hypothesis.settings(SETTINGS, max_examples=count)
+    @hypothesis.given(program=FITTING)
+    def check_one(program):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compared.append(check(program))
+
+    check_one()
+    return [sum(each) for each in zip(*compared, strict=True)]
+
+
+def test_random_programs():
+    replayed, live = compared_in(20)
+    assert min(replayed, live) > 20
 
 
 @pytest.mark.slow
-@hypothesis.settings(SETTINGS, max_examples=500)
-@hypothesis.given(program=FITTING)
-def test_many_random_programs(program):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        check(program)
+def test_many_random_programs():
+    replayed, live = compared_in(120)
+    assert min(replayed, live) > 120
