@@ -174,6 +174,17 @@ def test_a_refused_edit_leaves_the_others():
     assert alone.values().isnan().all()
 
 
+def test_edits_of_what_cannot_run_again_are_refused_each_by_itself(net: Net):
+    history = tl.log_forward_pass(net, torch.rand(3, 3, 8, 8), layers_to_save=None)
+    edits = {"first": {Part("conv2d_1")[:, 0]: 0.0}, "last": {"linear_1": 2.0}}
+    with torch.no_grad():
+        net.first[0].weight.add_(1)
+    sweep = history.sweep(edits, metric=lambda output: output.sum(1))
+    assert "'first.0.weight' was changed after the pass" in sweep.refused.pop("first")
+    assert not sweep.refused
+    assert sweep.values()[1] == 8
+
+
 @pytest.mark.parametrize("error", [ValueError, RuntimeError])
 def test_an_error_of_a_function_names_the_edit(history: tl.ModelHistory, error: type[Exception]):
     def failing(_: torch.Tensor) -> torch.Tensor:
