@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import itertools
 from collections.abc import Callable
@@ -58,6 +59,14 @@ class LoadedBatch:
     def name(self) -> str:
         """How messages name it, from 1."""
         return f"batch {self.number + 1}"
+
+    def copied(self) -> LoadedBatch:
+        """Return the batch with inputs of its own."""
+        return dataclasses.replace(self, arguments=substitute(self.arguments, _copied))
+
+
+def _copied(leaf: Any) -> Any:
+    return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
 
 
 class Loader:

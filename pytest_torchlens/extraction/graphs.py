@@ -54,11 +54,14 @@ class Graph:
         The signature of each call, and of the model's output.
     chosen
         Place of each layer, by its label in the first graph.
+    labels
+        Label of each call, by its number.
     """
 
     calls: list[Hashable]
     outputs: Hashable
     chosen: dict[str, Place]
+    labels: dict[int, str]
 
 
 class ChosenOutputs(Retention):
@@ -156,8 +159,8 @@ class Graphs:
         self.known: list[Graph] = []
         self.operations: dict[str, Operation] = {}
         """The chosen operations of the first graph, by label."""
-        self.random: tuple[str, ...] = ()
-        """Labels of the operations of the first graph that drew random numbers."""
+        self.random: dict[str, None] = {}
+        """Labels of the operations that drew random numbers in any pass, each as in its own graph."""
 
     def add(self, recording: Recording, where: str) -> Graph:
         """Add the graph of a pass, and return it.
@@ -174,10 +177,15 @@ class Graphs:
         labels = self._aligned(history, where) if self.known else self._resolved(history)
         chosen = {label: places[here] for label, here in labels.items()}
         calls = [_signature(recording, call) for call in recording.calls]
-        graph = Graph(calls, _outputs(recording), chosen)
+        graph = Graph(calls, _outputs(recording), chosen, {call: label for label, (call, _) in places.items()})
         self.known = [*self.known[-_MOST_KNOWN:], graph]
         unlink(history.nodes)
         return graph
+
+    def note_random(self, recording: Recording, graph: Graph) -> None:
+        """Note the operations that drew random numbers in a pass over a graph."""
+        drew = (number for number, call in enumerate(recording.calls) if call.random is not None)
+        self.random |= {graph.labels.get(number, recording.calls[number].info.name): None for number in drew}
 
     def _resolved(self, history: ModelHistory) -> dict[str, str]:
         with _naming_layers(history):
@@ -185,7 +193,6 @@ class Graphs:
         self._first = [op.plain() for op in history.operations]
         chosen = set(labels)
         self.operations = {op.label: op for op in self._first if op.label in chosen}
-        self.random = tuple(op.label for op in self._first if op.function_is_random)
         return {label: label for label in labels}
 
     def _aligned(self, history: ModelHistory, where: str) -> dict[str, str]:

@@ -131,9 +131,9 @@ class Provenance:
     created, resumed
         When it began, and when it was resumed: ISO 8601, UTC.
     random_operations
-        Labels of the operations of the first batch that drew random numbers.
+        Labels of the operations that drew random numbers in any batch, each as in its own batch.
     written
-        Parameters and buffers that the model's forward wrote to.
+        Parameters, buffers and tensor attributes that the model's forward wrote to, and buffers that it replaced.
     """
 
     WHOLE: ClassVar = True

@@ -35,8 +35,8 @@ from pytest_torchlens.extraction.index import folder_of
 from pytest_torchlens.extraction.provenance import index_of
 from pytest_torchlens.extraction.provenance import now
 from pytest_torchlens.extraction.provenance import provenance_of
+from pytest_torchlens.extraction.resume import check_activations
 from pytest_torchlens.extraction.resume import check_batch
-from pytest_torchlens.extraction.resume import check_first_activations
 from pytest_torchlens.extraction.resume import check_repeatable
 from pytest_torchlens.extraction.resume import check_same_run
 from pytest_torchlens.extraction.shards import ShardWriter
@@ -80,7 +80,7 @@ def extract(  # noqa: PLR0913 - options by name
 
     The model runs once for each batch, without gradients.  Memory holds the chosen activations of one batch, and one
     shard.  If the process is killed, the same call goes on behind the last shard: it checks that model, weights,
-    options and batches are the same, runs the first batch again and compares its activations with those stored.
+    options and batches are the same, runs the first and the last stored batch again and compares their activations.
     Afterwards the training modes of all modules and the global random generators are as they were before.
 
     Parameters
@@ -192,11 +192,15 @@ class _Run:
         if first is None:
             raise ExtractError("the loader is empty: it has no batch")
         writer, number = self._begin(first, before, describe(), shard_bytes), 0
+        last: LoadedBatch | None = None
         for number, batch in enumerate(batches, 1):
             if number < len(known):
                 check_batch(self.folder, batch, known[number])
-            else:
-                self._store(batch, writer, before)
+                last = batch.copied() if number == len(known) - 1 else None  # some loaders use its memory again
+                continue
+            if before is not None and number == len(known):
+                self._check_can_go_on(before, last)
+            self._add(writer, batch, self._tensors(batch))
         if number + 1 < len(known):
             raise ExtractError(f"the loader ended after {number + 1} batches; {self.folder} has {len(known)} of before")
         writer.end()
@@ -204,7 +208,6 @@ class _Run:
     def _begin(self, first: LoadedBatch, before: Index | None, provenance: Provenance, shard_bytes: int) -> ShardWriter:
         """Run the first batch; store it, or compare it with what is stored."""
         tensors = self._tensors(first)
-        provenance = dataclasses.replace(provenance, random_operations=self._graphs.random)
         index = index_of(provenance, self._graphs.operations, self._transformer)
         if before is None:
             writer = ShardWriter(self.folder, index, shard_bytes)
@@ -212,17 +215,18 @@ class _Run:
             return writer
         check_same_run(self.folder, before, index)
         check_batch(self.folder, first, before.batches[0])
-        check_first_activations(self.folder, before, tensors)
+        check_activations(self.folder, before, first, tensors)
         resumed = dataclasses.replace(before.provenance, resumed=(*before.provenance.resumed, now()))
         return ShardWriter(self.folder, dataclasses.replace(before, provenance=resumed), shard_bytes)
 
-    def _store(self, batch: LoadedBatch, writer: ShardWriter, before: Index | None) -> None:
-        if before is not None:
-            check_repeatable(self.folder, before)
-        self._add(writer, batch, self._tensors(batch))
+    def _check_can_go_on(self, before: Index, last: LoadedBatch | None) -> None:
+        """Check that later batches do not depend on those that are stored, of which `last` runs again."""
+        check_repeatable(self.folder, before)
+        if last is not None:
+            check_activations(self.folder, before, last, self._tensors(last))
 
     def _add(self, writer: ShardWriter, batch: LoadedBatch, tensors: dict[str, torch.Tensor]) -> None:
-        writer.note_written(self._written)
+        writer.note(self._written, self._graphs.random)
         writer.add(Batch(batch.examples, batch.digest), tensors)
 
     def _tensors(self, batch: LoadedBatch) -> dict[str, torch.Tensor]:
@@ -244,8 +248,8 @@ class _Run:
 
     def _activations(self, batch: LoadedBatch) -> dict[str, torch.Tensor]:
         """Run a batch; once more if it has a new graph, of which a chosen activation was not kept."""
-        before = StateBefore(self._model, batch.arguments, with_buffers=not self._graphs.known)
-        outputs, touched = self._pass(batch)
+        before = StateBefore(self._model, batch.arguments, with_contents=not self._graphs.known)
+        outputs, touched = self._pass(batch, before)
         if any(tensor is None for tensor in outputs.values()):
             if lost := before.lost(touched):
                 raise ExtractError(
@@ -253,14 +257,15 @@ class _Run:
                     f"to run twice; but the model writes to {lost[0]}: begin with a small batch of all operations"
                 )
             before.restore()
-            outputs, _ = self._pass(batch)
+            outputs, touched = self._pass(batch, before)
+        self._written.update(label for label in touched if not label.startswith("input"))
         if missing := [label for label, tensor in outputs.items() if tensor is None]:
             raise ExtractError(f"{batch.name}: {missing[0]} cannot be kept: the model runs otherwise each time")
         if self._seed is not None:
             before.generators.restore()  # the loader's random numbers do not depend on the model
         return {label: tensor for label, tensor in outputs.items() if tensor is not None}
 
-    def _pass(self, batch: LoadedBatch) -> tuple[dict[str, torch.Tensor | None], list[str]]:
+    def _pass(self, batch: LoadedBatch, before: StateBefore) -> tuple[dict[str, torch.Tensor | None], list[str]]:
         """Run a batch; return the chosen activations, None where one was not kept, and what the model wrote to."""
         keepers: list[ChosenOutputs] = []
 
@@ -272,7 +277,15 @@ class _Run:
         recording = record(self._model, *batch.arguments, keep=keep, seed=seed)
         graph = keepers[0].followed_graph() or self._graphs.add(recording, batch.name)
         outputs = {label: keepers[0].read(place) for label, place in graph.chosen.items()}
-        touched = [source.label for source in recording.sources if source.written and source.kind != "constant"]
-        touched += recording.silent_writes
-        self._written.update(label for label in touched if not label.startswith("input"))
-        return outputs, touched
+        self._graphs.note_random(recording, graph)
+        rebound = before.rebound() if batch.number else []  # batch 1 does it again when a run is resumed
+        return outputs, [*_written(recording), *rebound, *recording.silent_writes]
+
+
+def _written(recording: Recording) -> Iterator[str]:
+    """Yield what the model wrote to: inputs, parameters, buffers, and tensors of attributes and globals."""
+    for source in recording.sources:
+        if source.written and source.kind != "constant":
+            yield source.label
+        elif source.written and source.name:  # what has no name was made in the pass
+            yield f"tensor {source.name!r}"

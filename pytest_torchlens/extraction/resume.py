@@ -72,29 +72,30 @@ def check_repeatable(folder: Path, before: Index) -> None:
         )
 
 
-def check_first_activations(folder: Path, before: Index, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Raise `ExtractError` if the first batch gives other activations than the stored ones; warn if slightly other."""
+def check_activations(folder: Path, before: Index, batch: LoadedBatch, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Raise `ExtractError` if a batch gives other activations than the stored ones; warn if slightly other."""
     if before.provenance.random_operations and before.provenance.random_seed is None:
         return
     saved = Activations(folder)
+    first = sum(one.examples for one in before.batches[: batch.number])
     for name, tensor in tensors.items():
-        was = saved.array(name)[: len(tensor)]
+        was, where = saved.array(name)[first : first + len(tensor)], f"{name} of {batch.name}"
         if isinstance(was, list) or was.shape != tensor.shape or was.dtype != tensor.dtype:
-            raise _differs(folder, name, "shape or dtype")
+            raise _differs(folder, where, "shape or dtype")
         if fingerprint(was) != fingerprint(tensor):
-            _check_close(folder, name, was, tensor)
+            _check_close(folder, where, was, tensor)
 
 
-def _check_close(folder: Path, name: str, was: torch.Tensor, tensor: torch.Tensor) -> None:
+def _check_close(folder: Path, where: str, was: torch.Tensor, tensor: torch.Tensor) -> None:
     if not tensor.is_floating_point() and not tensor.is_complex():
-        raise _differs(folder, name, "other numbers")
+        raise _differs(folder, where, "other numbers")
     wide = torch.complex128 if tensor.is_complex() else torch.float64
     old, new = was.to(wide).nan_to_num(), tensor.to(wide).nan_to_num()
     difference, scale = (new - old).abs().max().item(), old.abs().max().item()
     if difference > _ROUNDING * torch.finfo(tensor.dtype).eps * scale or not torch.equal(was.isnan(), tensor.isnan()):
-        raise _differs(folder, name, f"they differ by {difference:.3g}, the largest is {scale:.3g}")
+        raise _differs(folder, where, f"they differ by {difference:.3g}, the largest is {scale:.3g}")
     warnings.warn(
-        f"{name} of batch 1 is not bit for bit what {folder} has, but within rounding: other threads, another machine, "
+        f"{where} is not bit for bit what {folder} has, but within rounding: other threads, another machine, "
         "or kernels that are not deterministic",
         stacklevel=2,
     )
@@ -104,8 +105,8 @@ _ROUNDING = 64
 """Largest difference that is rounding, in steps of the type at the largest value."""
 
 
-def _differs(folder: Path, name: str, how: str) -> ExtractError:
+def _differs(folder: Path, where: str, how: str) -> ExtractError:
     return ExtractError(
-        f"{name} of batch 1 is not what {folder} has ({how}): the model, its inputs or the transform compute otherwise "
-        "than in the run before; name another folder"
+        f"{where} is not what {folder} has ({how}): the model, its inputs or the transform compute otherwise than in "
+        "the run before, or depend on the batches before; name another folder"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
 from dataclasses import field
 from pathlib import Path
@@ -96,13 +97,16 @@ class ShardWriter:
                 run.clear()
         return joined
 
-    def note_written(self, names: set[str]) -> None:
-        """Note the parameters and buffers that forward wrote to; on disk with the next shard."""
+    def note(self, written: Iterable[str], random: Iterable[str]) -> None:
+        """Note the state that forward wrote to, and the operations that drew; on disk with the next shard."""
         index = self._index_file.index
-        if new := names - set(index.provenance.written):
-            written = (*index.provenance.written, *sorted(new))
-            provenance = dataclasses.replace(index.provenance, written=written)
-            self._index_file.index = dataclasses.replace(index, provenance=provenance)
+        known = index.provenance
+        provenance = dataclasses.replace(
+            known,
+            written=tuple(dict.fromkeys((*known.written, *sorted(written)))),
+            random_operations=tuple(dict.fromkeys((*known.random_operations, *random))),
+        )
+        self._index_file.index = dataclasses.replace(index, provenance=provenance)
 
     def end(self) -> None:
         """Write what is still in memory, and that the loader has no more batches."""

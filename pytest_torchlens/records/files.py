@@ -152,14 +152,14 @@ def replacing(path: Path, *, make_folders: bool = True) -> Iterator[Path]:
     Parameters
     ----------
     path
-        The file.  A symbolic link stays, and a replaced file keeps its mode.
+        The file.  A symbolic link stays, and a replaced file keeps its mode; a new one has that of the umask.
     make_folders
         Make the folders above the file.
 
     Yields
     ------
     Path
-        A new path in the same folder.  Its file is removed if the block raises.
+        An empty file in the same folder.  It is removed if the block raises.
 
     Raises
     ------
@@ -172,8 +172,10 @@ def replacing(path: Path, *, make_folders: bool = True) -> Iterator[Path]:
         if make_folders:
             target.parent.mkdir(parents=True, exist_ok=True)
         try:
+            part.touch()
+            usual = part.stat().st_mode  # by the umask; the caller's library may make the file with another one
             yield part
-            _copy_mode(target, part)
+            _set_mode(part, target.stat().st_mode if target.exists() else usual)
             part.replace(target)
         except BaseException:
             with contextlib.suppress(OSError):  # the first error is the one to report
@@ -386,9 +388,9 @@ def _writing_temporary() -> Iterator[None]:
         raise found from None
 
 
-def _copy_mode(source: Path, target: Path) -> None:
-    with contextlib.suppress(OSError):  # `source` does not exist yet, or the file system has no modes
-        target.chmod(stat.S_IMODE(source.stat().st_mode))
+def _set_mode(path: Path, mode: int) -> None:
+    with contextlib.suppress(OSError):  # the file system has no modes
+        path.chmod(stat.S_IMODE(mode))
 
 
 def _cannot_be_replaced(path: Path) -> bool:

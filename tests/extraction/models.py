@@ -70,6 +70,63 @@ class Loops(nn.Module):
         return x
 
 
+class Rebinds(nn.Module):
+    """Has another tensor as its buffer after each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x):
+        self.calls = self.calls + 1
+        return x * self.calls
+
+
+class Attribute(nn.Module):
+    """Writes to a tensor that is not registered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = torch.zeros(1)
+
+    def forward(self, x):
+        self.calls += 1
+        return x * self.calls
+
+
+class LazyMask(nn.Module):
+    """Registers a buffer in its first call."""
+
+    def forward(self, x):
+        if not hasattr(self, "mask"):
+            self.register_buffer("mask", torch.ones(4))
+        return x * self.mask
+
+
+class PythonState(nn.Module):
+    """Counts its calls in a Python number."""
+
+    calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return x * self.calls
+
+
+class DrawsLater(nn.Module):
+    """Draws random numbers in batches that do not begin with -1, by another operation or with other arguments."""
+
+    def __init__(self, same_operations: bool) -> None:
+        super().__init__()
+        self.same_operations = same_operations
+
+    def forward(self, x):
+        is_later = x[0, 0].item() != -1
+        if self.same_operations:
+            return nn.functional.dropout(x, 0.5, training=is_later) + 1
+        return x + torch.rand(1) if is_later else x + 1
+
+
 class Counts(nn.Module):
     """Writes to a buffer, and to its input."""
 

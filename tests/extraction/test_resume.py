@@ -5,13 +5,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
 import pytest_torchlens as tl
+from tests.extraction.models import Attribute
 from tests.extraction.models import Counts
+from tests.extraction.models import DrawsLater
+from tests.extraction.models import LazyMask
+from tests.extraction.models import PythonState
+from tests.extraction.models import Rebinds
 from tests.extraction.models import batches
 from tests.extraction.models import net
 from tests.models import Function
@@ -53,7 +59,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_bits(tmp_path, after):
     acts = tl.extract(model, batches(), ["2", "3"], parts, **options)
 
     assert contents(parts) == contents(whole)
-    assert len(runs) == {0: 3, 1: 3, 2: 2, 3: 2}[after]  # the first batch again, and those behind the last shard
+    assert len(runs) == 3  # the first and the last stored batch again, and those behind the last shard
     assert len(acts.provenance.resumed) == (after >= 2)
 
 
@@ -115,18 +121,49 @@ def test_functions_of_one_name_that_compute_otherwise_are_noticed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("model", "words"),
+    ("make", "words"),
     [
-        (Counts(), "forward writes to buffer 'calls'"),
-        (Function(lambda x: x + torch.rand(1)), "rand_1_1 draws random numbers, and nothing was seeded"),
+        (Counts, "cannot be resumed: .*forward writes to buffer 'calls'"),
+        (Rebinds, "cannot be resumed: .*forward writes to buffer 'calls'"),
+        (Attribute, "cannot be resumed: .*forward writes to tensor 'calls'"),
+        (lambda: Function(lambda x: x + torch.rand(1)), "rand_1_1 draws random numbers, and nothing was seeded"),
+        (partial(DrawsLater, same_operations=False), "rand_1_2 draws random numbers, and nothing was seeded"),
+        (partial(DrawsLater, same_operations=True), "dropout_1_2 draws random numbers, and nothing was seeded"),
+        (PythonState, r"output_1_2 of batch 3 is not what .* has \(they differ by .*or depend on the batches before"),
     ],
 )
-def test_what_depends_on_the_batches_before_is_not_resumed(tmp_path, model, words):
-    stop(2, tmp_path, model, layers=["output_1"], shard_bytes=1)
-    if isinstance(model, Counts):
-        model.calls.zero_()
-    with pytest.raises(tl.ExtractError, match=f"cannot be resumed: .*{words}"):
-        tl.extract(model, batches(), ["output_1"], tmp_path)
+def test_what_depends_on_the_batches_before_is_not_resumed(tmp_path, make, words):
+    loader = batches(19)
+    with pytest.raises(StoppedError):
+        tl.extract(make(), stopping(loader, 3), ["output_1"], tmp_path, shard_bytes=1)
+    before = contents(tmp_path)
+    with pytest.raises(tl.ExtractError, match=words):
+        tl.extract(make(), batches(19), ["output_1"], tmp_path)
+    assert contents(tmp_path) == before
+
+
+def test_a_buffer_that_the_first_batch_makes_is_no_reason_to_begin_again(tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    tl.extract(LazyMask(), batches(), ["output_1"], whole, shard_bytes=1)
+    with pytest.raises(StoppedError):
+        tl.extract(LazyMask(), stopping(batches(), 2), ["output_1"], parts, shard_bytes=1)
+    tl.extract(LazyMask(), batches(), ["output_1"], parts, shard_bytes=1)
+    assert contents(parts) == contents(whole)
+
+
+def refilled(loader):
+    """Yield the same tensor each time, with other numbers."""
+    memory = torch.empty_like(loader[0])
+    for batch in loader:
+        yield memory.copy_(batch)
+
+
+def test_a_loader_may_use_its_memory_again(tmp_path):
+    loader = batches(20)
+    with pytest.raises(StoppedError):
+        tl.extract(net(), stopping(loader, 3), ["1"], tmp_path, shard_bytes=1)
+    acts = tl.extract(net(), refilled(loader), ["1"], tmp_path, shard_bytes=1)
+    assert torch.equal(acts["1"][:], net()[:2](torch.cat(loader)))
 
 
 def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):

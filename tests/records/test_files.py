@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from pytest_torchlens.capture.tensor_files import save_tensors
 from pytest_torchlens.records import files
 from pytest_torchlens.records import replacing
 from pytest_torchlens.records import write_atomically
@@ -89,6 +91,18 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         write_atomically(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
+def test_a_new_file_has_the_mode_of_the_umask_whatever_wrote_it(tmp_path):
+    tensors, text = tmp_path / "a.safetensors", tmp_path / "a.txt"
+    before = os.umask(0o027)
+    try:
+        save_tensors({"a": torch.ones(1)}, tensors)
+        write_atomically(text, "x")
+    finally:
+        os.umask(before)
+    assert [path.stat().st_mode & 0o777 for path in (tensors, text)] == [0o640, 0o640]
 
 
 def test_a_link_stays_a_link_and_a_file_keeps_its_mode(tmp_path):
