@@ -15,14 +15,14 @@ from functools import partial
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.checks import results
+from pytest_torchlens.checks.batch_rank import failure_of_lost_dim
+from pytest_torchlens.checks.batch_rank import without_rows
 from pytest_torchlens.checks.catalog import split_names
 from pytest_torchlens.checks.compare import compare
 from pytest_torchlens.checks.compare import differing_outputs
 from pytest_torchlens.checks.compare import passed_all
 from pytest_torchlens.checks.compare import raised_when_recorded
 from pytest_torchlens.checks.first_call import as_before_calls
-from pytest_torchlens.checks.grown import failure_of_lost_dim
-from pytest_torchlens.checks.grown import without_rows
 from pytest_torchlens.checks.inputs import Arguments
 from pytest_torchlens.checks.inputs import Examples
 from pytest_torchlens.checks.inputs import RefusedError

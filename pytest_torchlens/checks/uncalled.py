@@ -60,15 +60,20 @@ class Uncalled:
 
     @contextlib.contextmanager
     def surroundings(self) -> Iterator[None]:
-        """Give the containers around the model what they held when it was copied, until the block ends."""
+        """Give the containers around the model what they held when it was copied, until the block ends.
+
+        What is added to them in the block stays: a module that it imports may enter itself in a table, once.
+        """
         changed = [(live, former, copy.copy(live)) for live, former in self._around if not _holds(live, former)]
         try:
             for live, former, _ in changed:
                 _refill(live, former)
             yield
         finally:
-            for live, _, now in changed:
+            for live, former, now in changed:
+                added = _added(live, former, now)
                 _refill(live, now)
+                _add(live, added)
 
 
 def digests_of(model: nn.Module) -> tuple[str, ...]:
@@ -122,7 +127,19 @@ def _holds(live: Any, former: Any) -> bool:
     return live == former if isinstance(live, set) else all(one is two for one, two in zip(live, former, strict=True))
 
 
+def _added(live: Any, *before: Any) -> Any:
+    """Return what a container holds that none of its copies from before does."""
+    if isinstance(live, dict):
+        return {key: value for key, value in live.items() if all(key not in one for one in before)}
+    known = {id(value) for one in before for value in one}
+    return [value for value in live if id(value) not in known]
+
+
 def _refill(live: Any, contents: Any) -> None:
     contents = copy.copy(contents)
     live.clear()
+    _add(live, contents)
+
+
+def _add(live: Any, contents: Any) -> None:
     live.extend(contents) if isinstance(live, list | collections.deque) else live.update(contents)

@@ -187,3 +187,15 @@ def test_the_size_of_an_image_among_the_inputs_is_that_of_the_image() -> None:
 
     result = check("shapes", Cropped(), torch.rand(1, 3, 32, 32), torch.tensor([[32, 32]]), sizes="image")
     assert result.status is CheckStatus.PASSED
+
+
+@pytest.mark.parametrize("columns", [True, False])
+def test_coordinates_beside_an_image_go_on_counting(columns: bool) -> None:
+    class Placed(nn.Module):
+        def forward(self, image: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+            assert places.shape[-2:] == image.shape[-2:]
+            return (image * places.diff(dim=-1 if columns else -2).eq(1).all()).mean((2, 3))
+
+    down, right = torch.meshgrid(torch.arange(16), torch.arange(16), indexing="ij")
+    result = check("shapes", Placed(), IMAGE, (right if columns else down)[None], sizes="image")
+    assert (result.status, result.unseen) == (CheckStatus.PASSED, ())
