@@ -96,7 +96,7 @@ def _pair(subject: Subject) -> _Pair:
     if is_of_users:
         raise UnseenError("the model cannot be copied, and no factory is known ('build')")
     made = built_instance(subject)
-    return _Pair(subject.of(made), subject.of(_another(subject, made)))
+    return _Pair(subject.of(made), subject.of(_another(subject, made)), _maybe_around(subject))
 
 
 def _another(subject: Subject, made: torch.nn.Module) -> torch.nn.Module:
@@ -133,6 +133,16 @@ def _maybe_kept(subject: Subject) -> tuple[str, ...]:
     names = [name for address, module in named_modules(subject.model) for name in _tensors_in(address, module)]
     what = f"{listed(names, 2)} or another value" if names else "a value"
     return (f"whether {what} is kept from a call before this check: 'build' makes an instance without one",)
+
+
+def _maybe_around(subject: Subject) -> tuple[str, ...]:
+    """Return what an earlier call may have left around the model, which a fresh instance has, too."""
+    uncalled = subject.tools.uncalled
+    if uncalled is None or uncalled.is_new or not uncalled.has_tensors_around():
+        return ()
+    return (
+        "whether tensors in containers of its classes, functions or modules are kept from a call before this check",
+    )
 
 
 def _tensors_in(address: str, module: torch.nn.Module) -> list[str]:

@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.looks import home_of
 from pytest_torchlens.capture.looks import instance_dict
+from pytest_torchlens.capture.looks import is_a
 from pytest_torchlens.capture.looks import named_modules
 from pytest_torchlens.capture.looks import named_parameters
 
@@ -57,6 +59,11 @@ class Uncalled:
     def has_weights_of(self, model: nn.Module) -> bool:
         """Return whether no call has written to the parameters since."""
         return self._digests == digests_of(model)
+
+    def has_tensors_around(self) -> bool:
+        """Return whether a container around the model held a tensor when it was copied."""
+        leaves = (leaf for _, former in self._around for leaf in tree_leaves(_contents(former)))
+        return any(is_a(leaf, torch.Tensor) for leaf in leaves)
 
     @contextlib.contextmanager
     def surroundings(self) -> Iterator[None]:
@@ -125,6 +132,10 @@ def _holds(live: Any, former: Any) -> bool:
     if isinstance(live, dict):
         return all(one is two for key in former for one, two in [(former[key], live.get(key, live))])
     return live == former if isinstance(live, set) else all(one is two for one, two in zip(live, former, strict=True))
+
+
+def _contents(container: Any) -> list[Any]:
+    return [*(container.values() if isinstance(container, dict) else container)]
 
 
 def _added(live: Any, *before: Any) -> Any:

@@ -111,7 +111,7 @@ def test_attention_in_both_directions_over_some_positions_is_found(first: int, l
     assert result.operation.startswith("scaleddotproductattention_")
 
 
-@pytest.mark.parametrize("value", [-torch.inf, torch.nan, -1e6])
+@pytest.mark.parametrize("value", [-torch.inf, torch.nan, -1e4])
 def test_a_token_that_is_masked_in_the_output_hides_nothing(value: float) -> None:
     class Masking(Decoder):
         def forward(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -155,7 +155,7 @@ def test_a_model_that_mixes_examples_or_takes_one_alone_is_not_blamed_for_it() -
             return super().mix(x)
 
     result = check("causal", Mixed(), TOKENS, ids="tokens")
-    assert (result.status, result.unseen) == (CheckStatus.PASSED, ("what is read across 9 of 15 positions",))
+    assert (result.status, result.unseen) == (CheckStatus.PASSED, ("what is read across 8 of 15 positions",))
     result = check("causal", Single(), TOKENS, ids="tokens")
     assert result.status is CheckStatus.PASSED
     assert "across other positions than 1, 7, 15: the model raised AssertionError in a batch of 12" in result.unseen[0]
