@@ -61,7 +61,7 @@ def main() -> None:
     net, x, module = model()
     history = log_forward_pass(net, x)
     labels = [label for label in history.layer_labels if not label.startswith("output")]
-    quarter = labels[labels.index(history[module].label) :]  # type: ignore[union-attr]
+    quarter = labels[labels.index(history[module].label) :]
     hooked_seconds(net, x, module)
     rows = []
     for name, places in (("spread over it", quarter), ("at its first operation", quarter[:1])):
