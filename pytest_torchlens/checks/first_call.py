@@ -116,6 +116,14 @@ def as_before_calls(subject: Subject) -> Subject:
     return subject if uncalled is None else subject.around(uncalled.model)
 
 
+def maybe_kept(subject: Subject) -> tuple[str, ...]:
+    """Return what the model of `as_before_calls` may have kept from an earlier call; nothing if it had none."""
+    uncalled = _copy_of(subject)
+    if uncalled is not None and uncalled.is_new:
+        return ()
+    return _maybe_kept(subject, "look at the model before its first call")
+
+
 def _copy_of(subject: Subject) -> Uncalled | None:
     """Return the copy that has the present weights of the model."""
     uncalled = subject.tools.uncalled
@@ -128,11 +136,11 @@ def _surroundings(subject: Subject) -> contextlib.AbstractContextManager[None]:
     return uncalled.surroundings() if uncalled is not None else contextlib.nullcontext()
 
 
-def _maybe_kept(subject: Subject) -> tuple[str, ...]:
+def _maybe_kept(subject: Subject, advice: str = "'build' makes an instance without one") -> tuple[str, ...]:
     """Return what an earlier call may have left in the model, that no call here changes: tensors by their names."""
     names = [name for address, module in named_modules(subject.model) for name in _tensors_in(address, module)]
     what = f"{listed(names, 2)} or another value" if names else "a value"
-    return (f"whether {what} is kept from a call before this check: 'build' makes an instance without one",)
+    return (f"whether {what} is kept from a call before this check: {advice}",)
 
 
 def _maybe_around(subject: Subject) -> tuple[str, ...]:

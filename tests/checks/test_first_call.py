@@ -233,3 +233,22 @@ def test_a_size_that_a_first_call_leaves_is_found() -> None:
         assert result.status is CheckStatus.NOT_APPLICABLE
         (result,) = check_model(model, ((X,), {}), planned, 0, uncalled=before)
     assert result.status is CheckStatus.FAILED
+
+
+def test_that_a_size_may_be_left_by_a_call_before_the_check_is_said() -> None:
+    class KeepsAFactor(nn.Module):
+        factor = 0.0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.factor = self.factor or len(x) ** -0.5
+            return x * self.factor
+
+    model, planned = KeepsAFactor().eval(), [PlannedCheck(known_checks()["shapes"])]
+    before = Uncalled.of(model, is_new=True)
+    with torch.no_grad():
+        model(X)
+        (called,) = check_model(model, ((X,), {}), planned, 0)
+        (new,) = check_model(model, ((X,), {}), planned, 0, uncalled=before)
+    assert called.status is CheckStatus.PASSED
+    assert any("whether a value is kept from a call before this check" in one for one in called.unseen)
+    assert new.status is CheckStatus.FAILED
