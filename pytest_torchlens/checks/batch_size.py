@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+from pytest_torchlens.checks.batch_rank import failure_of_lost_dim
+from pytest_torchlens.checks.batch_rank import without_rows
 from pytest_torchlens.checks.compare import compare
 from pytest_torchlens.checks.compare import passed_all
-from pytest_torchlens.checks.grown import failure_of_lost_dim
-from pytest_torchlens.checks.grown import without_rows
 from pytest_torchlens.checks.inputs import Examples
 from pytest_torchlens.checks.inputs import first_example
 from pytest_torchlens.checks.results import failed

@@ -57,7 +57,6 @@ def _at_more_cuts(sequence: Sequence, short: Subject, known: set[int], result: C
     """Return the failure at one of more positions, which were looked at together; else the result, and what was not."""
     cuts = chosen_cuts(sequence.length, known)
     left = sequence.length - 1 - len({*cuts, *known})
-    unseen = f"what is read across {left} of {sequence.length - 1} positions" if left else ""
     try:
         shown = short.kwargs[sequence.name].size(sequence.dim)
         suspected = suspected_cuts(sequence, short.outputs, shown, cuts, _depend(sequence)) if cuts else []
@@ -65,6 +64,8 @@ def _at_more_cuts(sequence: Sequence, short: Subject, known: set[int], result: C
             confirmed = _cut(sequence, short, at)
             if confirmed.status is CheckStatus.FAILED:
                 return confirmed
+        left += len(suspected[_MOST_CONFIRMED:])
+        unseen = f"what is read across {left} of {sequence.length - 1} positions" if left else ""
     except NotApplicableError as reason:
         unseen = f"what is read across other positions than {', '.join(map(str, sorted(known)))}: {reason}"
     return replace(result, unseen=(*result.unseen, *([unseen] if unseen else [])))

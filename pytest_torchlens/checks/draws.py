@@ -37,7 +37,8 @@ WAYS = (
 )
 """Each is for models that do not take values drawn in those before it, or give the same for them."""
 BEYOND = 4.0
-"""Real numbers that are to exceed the range of others are so many times as large."""
+"""Real numbers that are to exceed the range of others are multiplied by this."""
+_LARGEST = torch.iinfo(torch.int64).max
 _TABLE = 2
 """Dimensions of an example's whole numbers in a row; with more, the last one is a tuple (a box), which stays whole."""
 
@@ -50,18 +51,27 @@ def other_values(tensor: torch.Tensor, seed: int, draw: int = 0) -> torch.Tensor
     """
     tensor, way = tensor.detach(), WAYS[draw]
     generator = torch.Generator().manual_seed(seed)
+    if tensor.is_complex():
+        return torch.view_as_complex(other_values(torch.view_as_real(tensor.resolve_conj()), seed, draw))
     if tensor.is_floating_point():
         flat = tensor.reshape(-1)
         made = _mixed_with_noise(flat, flat[_permuted(flat, 0, generator)], generator).reshape(tensor.shape)
         return made if not way.is_far else _far_out(tensor, made, generator.manual_seed(seed + draw))
-    if way.whole == "kept" or tensor.dtype is torch.bool or not tensor.dim() or _counts_up(tensor):
+    if way.whole == "kept" or tensor.dtype is torch.bool or not tensor.dim():
+        return tensor
+    return _other_whole(tensor.long(), way, generator).to(tensor.dtype)  # those without sign wrap, or lack functions
+
+
+def _other_whole(tensor: torch.Tensor, way: Way, generator: torch.Generator) -> torch.Tensor:
+    if _counts_up(tensor):
         return tensor
     dim = -1 if tensor.dim() <= _TABLE else -2
     in_order = _in_order(tensor, dim)
     if in_order and way.keeps_ordered:
         return tensor
     if way.whole == "between":
-        numbers = torch.randint(int(tensor.min()), int(tensor.max()) + 1, tensor.shape, generator=generator)
+        end = min(int(tensor.max()), _LARGEST - 1) + 1
+        numbers = torch.randint(min(int(tensor.min()), end - 1), end, tensor.shape, generator=generator)
         return numbers.to(tensor)
     if way.whole == "shuffled":
         return tensor.index_select(dim, _permuted(tensor, dim, generator))
@@ -71,7 +81,8 @@ def other_values(tensor: torch.Tensor, seed: int, draw: int = 0) -> torch.Tensor
 
 def small_number(tensor: torch.Tensor) -> torch.Tensor:
     """Return 0 or 1 in place of whole numbers, another than they are; other values stay."""
-    return 1 - tensor.detach().clamp(0, 1) if is_whole(tensor) else tensor.detach()
+    tensor = tensor.detach()
+    return (1 - tensor.long().clamp(0, 1)).to(tensor.dtype) if is_whole(tensor) else tensor
 
 
 def is_whole(tensor: torch.Tensor) -> bool:
@@ -81,7 +92,7 @@ def is_whole(tensor: torch.Tensor) -> bool:
 
 def beyond(tensor: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
     """Return values drawn for a tensor, beyond its range if they are real numbers; those of a mask stay."""
-    if not tensor.is_floating_point() or bool(((tensor == 0) | (tensor == 1)).all()):
+    if not (tensor.is_floating_point() or tensor.is_complex()) or bool(((tensor == 0) | (tensor == 1)).all()):
         return made
     return made * BEYOND
 
@@ -117,10 +128,16 @@ def _mixed_with_noise(flat: torch.Tensor, mixed: torch.Tensor, generator: torch.
 
 
 def _counts_up(tensor: torch.Tensor) -> bool:
-    steps = tensor.diff() if tensor.dim() else tensor
-    return bool(steps.numel()) and bool((steps == 1).all())
+    earlier, later = _neighbours(tensor, -1)
+    return bool(later.numel()) and bool(((later - earlier == 1) & (later > earlier)).all())
 
 
 def _in_order(tensor: torch.Tensor, dim: int) -> bool:
-    steps = tensor.diff(dim=dim)
-    return bool((steps >= 0).all()) or bool((steps <= 0).all())
+    earlier, later = _neighbours(tensor, dim)
+    return bool((later >= earlier).all()) or bool((later <= earlier).all())
+
+
+def _neighbours(tensor: torch.Tensor, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return all values but the last and all but the first, whose difference may be too large for their type."""
+    count = max(0, tensor.size(dim) - 1)
+    return tensor.narrow(dim, 0, count), tensor.narrow(dim, tensor.size(dim) - count, count)

@@ -38,7 +38,7 @@ _ADVICE = (
 )
 
 
-class Seen(NamedTuple):
+class FirstCallResult(NamedTuple):
     """What a comparison with a first call shows: a failure, or what could not be looked at."""
 
     failure: Failure | None = None
@@ -53,7 +53,7 @@ class _Pair(NamedTuple):
     unseen: tuple[str, ...] = ()
 
 
-def look_at_first_call(subject: Subject, others: Arguments, after: Outputs | None) -> Seen:
+def look_at_first_call(subject: Subject, others: Arguments, after: Outputs | None) -> FirstCallResult:
     """Compare the outputs on other values after a first call with those of a model that nobody has called.
 
     Parameters
@@ -68,21 +68,21 @@ def look_at_first_call(subject: Subject, others: Arguments, after: Outputs | Non
     try:
         pair = _pair(subject)
     except UnseenError as error:
-        return Seen(unseen=(f"what it keeps from its first call: {error}",))
+        return FirstCallResult(unseen=(f"what it keeps from its first call: {error}",))
     try:
         with _surroundings(subject):
             first = pair.new.call(*others, way="on other values")
     except ModelRaisedError as error:
         what = "what it keeps from its first call"
-        return Seen(unseen=(f"{what}: {error}" if after is None else f"{what}: of a copy {error}",))
+        return FirstCallResult(unseen=(f"{what}: {error}" if after is None else f"{what}: of a copy {error}",))
     try:
         later = after if pair.used is subject else _after_call(pair.used, others)
     except ModelRaisedError as error:
-        return Seen(results.failure_of_raise(None, error, _ADVICE))
+        return FirstCallResult(results.failure_of_raise(None, error, _ADVICE))
     if later is None:
-        return Seen(_raised(subject, others))
+        return FirstCallResult(_raised(subject, others))
     differ = differing_outputs(first, later)
-    return Seen(_failure(pair, others, differ[0], first, later) if differ else None, pair.unseen)
+    return FirstCallResult(_failure(pair, others, differ[0], first, later) if differ else None, pair.unseen)
 
 
 def _pair(subject: Subject) -> _Pair:
@@ -96,7 +96,7 @@ def _pair(subject: Subject) -> _Pair:
     if is_of_users:
         raise UnseenError("the model cannot be copied, and no factory is known ('build')")
     made = built_instance(subject)
-    return _Pair(subject.of(made), subject.of(_another(subject, made)))
+    return _Pair(subject.of(made), subject.of(_another(subject, made)), _maybe_around(subject))
 
 
 def _another(subject: Subject, made: torch.nn.Module) -> torch.nn.Module:
@@ -116,6 +116,14 @@ def as_before_calls(subject: Subject) -> Subject:
     return subject if uncalled is None else subject.around(uncalled.model)
 
 
+def maybe_kept(subject: Subject) -> tuple[str, ...]:
+    """Return what the model of `as_before_calls` may have kept from an earlier call; nothing if it had none."""
+    uncalled = _copy_of(subject)
+    if uncalled is not None and uncalled.is_new:
+        return ()
+    return _maybe_kept(subject, "look at the model before its first call")
+
+
 def _copy_of(subject: Subject) -> Uncalled | None:
     """Return the copy that has the present weights of the model."""
     uncalled = subject.tools.uncalled
@@ -128,12 +136,21 @@ def _surroundings(subject: Subject) -> contextlib.AbstractContextManager[None]:
     return uncalled.surroundings() if uncalled is not None else contextlib.nullcontext()
 
 
-def _maybe_kept(subject: Subject) -> tuple[str, ...]:
-    """Return what an earlier call may have left in the model, that no call here changes."""
+def _maybe_kept(subject: Subject, advice: str = "'build' makes an instance without one") -> tuple[str, ...]:
+    """Return what an earlier call may have left in the model, that no call here changes: tensors by their names."""
     names = [name for address, module in named_modules(subject.model) for name in _tensors_in(address, module)]
-    if not names:
+    what = f"{listed(names, 2)} or another value" if names else "a value"
+    return (f"whether {what} is kept from a call before this check: {advice}",)
+
+
+def _maybe_around(subject: Subject) -> tuple[str, ...]:
+    """Return what an earlier call may have left around the model, which a fresh instance has, too."""
+    uncalled = subject.tools.uncalled
+    if uncalled is None or uncalled.is_new or not uncalled.has_tensors_around():
         return ()
-    return (f"whether {listed(names, 2)} is kept from a call before this check: 'build' makes an instance without one",)
+    return (
+        "whether tensors in containers of its classes, functions or modules are kept from a call before this check",
+    )
 
 
 def _tensors_in(address: str, module: torch.nn.Module) -> list[str]:

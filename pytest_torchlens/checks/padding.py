@@ -18,6 +18,7 @@ from pytest_torchlens.checks.catalog import split_names
 from pytest_torchlens.checks.compare import compare
 from pytest_torchlens.checks.compare import compare_each
 from pytest_torchlens.checks.compare import differing_outputs
+from pytest_torchlens.checks.exact import is_discrete
 from pytest_torchlens.checks.inputs import check_argument
 from pytest_torchlens.checks.inputs import parameters_of
 from pytest_torchlens.checks.inputs import takes
@@ -179,7 +180,7 @@ class _Padder:
 
     def _token(self) -> float:
         """Return what stands at padded positions: the model's own token, else the least of the sequence, or zero."""
-        if self.sequence.tensor.is_floating_point():
+        if not is_discrete(self.sequence.tensor):
             return 0.0
         config = getattr(self.sequence.subject.model, "config", None)
         token, count = getattr(config, "pad_token_id", None), getattr(config, "vocab_size", None)

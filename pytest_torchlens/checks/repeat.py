@@ -10,7 +10,7 @@ from pytest_torchlens.checks.compare import differing_outputs
 from pytest_torchlens.checks.compare import values_at
 from pytest_torchlens.checks.draws import is_whole
 from pytest_torchlens.checks.evidence import Unsteady
-from pytest_torchlens.checks.first_call import Seen
+from pytest_torchlens.checks.first_call import FirstCallResult
 from pytest_torchlens.checks.first_call import look_at_first_call
 from pytest_torchlens.checks.inputs import Arguments
 from pytest_torchlens.checks.inputs import inputs_of
@@ -82,16 +82,18 @@ def _say_nothing(subject: Subject, first: Outputs, between: list[Outputs]) -> bo
     return subject.draw != former
 
 
-def _first_call(subject: Subject, others: Arguments | None, after: Outputs | None) -> Seen:
+def _first_call(subject: Subject, others: Arguments | None, after: Outputs | None) -> FirstCallResult:
     """Look at what the first call leaves; spare other checks the pass on other values, if it leaves nothing."""
     if subject.is_training:
-        return Seen(unseen=("what it keeps from its first call: in train mode layers may initialise themselves then",))
+        return FirstCallResult(
+            unseen=("what it keeps from its first call: in train mode layers may initialise themselves then",)
+        )
     if others is None:
-        return Seen(unseen=("what a call leaves for other values: the inputs cannot be changed",))
+        return FirstCallResult(unseen=("what a call leaves for other values: the inputs cannot be changed",))
     try:
         seen = look_at_first_call(subject, others, after)
     except NotApplicableError as reason:  # too little time or memory
-        seen = Seen(unseen=(f"what it keeps from its first call: {reason}",))
+        seen = FirstCallResult(unseen=(f"what it keeps from its first call: {reason}",))
     if after is not None:
         subject.once((*OTHER_VALUES, subject.draw), lambda: after)
     return seen

@@ -21,9 +21,9 @@ import torch
 
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.checks import results
+from pytest_torchlens.checks.batch_rank import lost_dim
 from pytest_torchlens.checks.evidence import MixedRows
 from pytest_torchlens.checks.exact import exact_outputs
-from pytest_torchlens.checks.grown import lost_dim
 from pytest_torchlens.checks.inputs import Arguments
 from pytest_torchlens.checks.inputs import Examples
 from pytest_torchlens.checks.inputs import RefusedError

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from pytest_torchlens.capture.looks import named_modules
+from pytest_torchlens.checks.draws import is_whole
 from pytest_torchlens.checks.draws import other_values
 from pytest_torchlens.checks.inputs import arguments_by_name
 from pytest_torchlens.checks.inputs import check_argument
@@ -157,7 +158,7 @@ def _with_others(tensor: torch.Tensor, dim: int, start: int, length: int, seed: 
     part = made.narrow(dim, start, length)
     if tensor.dtype is torch.bool:
         part.logical_not_()
-    elif tensor.is_floating_point():
+    elif not is_whole(tensor):
         part.copy_(other_values(part, seed))
     else:
         part.copy_(_other_tokens(part, tensor, seed))

@@ -15,14 +15,15 @@ from functools import partial
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.checks import results
+from pytest_torchlens.checks.batch_rank import failure_of_lost_dim
+from pytest_torchlens.checks.batch_rank import without_rows
 from pytest_torchlens.checks.catalog import split_names
 from pytest_torchlens.checks.compare import compare
 from pytest_torchlens.checks.compare import differing_outputs
 from pytest_torchlens.checks.compare import passed_all
 from pytest_torchlens.checks.compare import raised_when_recorded
 from pytest_torchlens.checks.first_call import as_before_calls
-from pytest_torchlens.checks.grown import failure_of_lost_dim
-from pytest_torchlens.checks.grown import without_rows
+from pytest_torchlens.checks.first_call import maybe_kept
 from pytest_torchlens.checks.inputs import Arguments
 from pytest_torchlens.checks.inputs import Examples
 from pytest_torchlens.checks.inputs import RefusedError
@@ -71,6 +72,7 @@ def run(subject: Subject, sizes: str = "", dim: int = 0) -> CheckResult:
     """
     claimed = split_names([sizes])
     find = _dependent_in_batch(dim)
+    kept = maybe_kept(subject)
     subject = dependent(as_before_calls(subject), find)
     tried = {
         "batch": lambda: _batches(subject, dim, find),
@@ -98,7 +100,7 @@ def run(subject: Subject, sizes: str = "", dim: int = 0) -> CheckResult:
         raise NotApplicableError("; ".join(unseen) or "no input is a batch, an image or a sequence of whole numbers")
     passed = passed_all(NAME, found, tuple(dict.fromkeys(ways)))
     return results.passed(
-        NAME, passed.compared, unseen=(*passed.unseen, *unseen), notes=passed.notes, redrawn=subject.redrawn
+        NAME, passed.compared, unseen=(*passed.unseen, *unseen, *kept), notes=passed.notes, redrawn=subject.redrawn
     )
 
 

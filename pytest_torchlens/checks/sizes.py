@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 
+from pytest_torchlens.checks.draws import is_whole
 from pytest_torchlens.checks.draws import other_values
 from pytest_torchlens.checks.exact import is_discrete
 from pytest_torchlens.checks.inputs import Arguments
@@ -122,18 +123,31 @@ def _says(tensor: torch.Tensor, size: tuple[int, ...]) -> bool:
 def _of_length(tensor: torch.Tensor, dim: int, length: int) -> torch.Tensor:
     """Return a tensor that is cut, or goes on from its beginning; numbers that count up go on counting."""
     old = tensor.size(dim)
-    if is_discrete(tensor) and tensor.dtype is not torch.bool and bool((tensor.diff(dim=dim) == 1).all()):
-        return tensor.narrow(dim, 0, 1) + torch.arange(length, device=tensor.device, dtype=tensor.dtype)
+    if is_whole(tensor) and _counts_up(tensor.long(), dim):
+        along = [length if at == dim % tensor.dim() else 1 for at in range(tensor.dim())]
+        places = torch.arange(length, device=tensor.device).reshape(along)
+        return (tensor.long().narrow(dim, 0, 1) + places).to(tensor.dtype)
     return tensor.index_select(dim, torch.arange(length, device=tensor.device) % old)
+
+
+def _counts_up(tensor: torch.Tensor, dim: int) -> bool:
+    return tensor.size(dim) > 1 and bool((tensor.diff(dim=dim) == 1).all())
 
 
 def _end_changed(tensor: torch.Tensor, parts: list[tuple[int, int]]) -> torch.Tensor:
     """Return a tensor with other values, in the range of its own, in the last parts of its dimensions."""
     if tensor.dtype is torch.bool:
         return tensor
-    other = tensor.max() + tensor.min() - tensor
     made = tensor.clone()
     for dim, length in parts:
         start = tensor.size(dim) - length
-        made.narrow(dim, start, length).copy_(other.narrow(dim, start, length))
+        made.narrow(dim, start, length).copy_(_mirrored(tensor).narrow(dim, start, length))
     return made
+
+
+def _mirrored(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor whose largest numbers are the least, and the other way round."""
+    if tensor.is_complex():
+        return torch.view_as_complex(_mirrored(torch.view_as_real(tensor.resolve_conj())))
+    numbers = tensor.long() if is_whole(tensor) else tensor
+    return (numbers.max() + numbers.min() - numbers).to(tensor.dtype)

@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.looks import home_of
 from pytest_torchlens.capture.looks import instance_dict
+from pytest_torchlens.capture.looks import is_a
 from pytest_torchlens.capture.looks import named_modules
 from pytest_torchlens.capture.looks import named_parameters
 
@@ -58,17 +60,27 @@ class Uncalled:
         """Return whether no call has written to the parameters since."""
         return self._digests == digests_of(model)
 
+    def has_tensors_around(self) -> bool:
+        """Return whether a container around the model held a tensor when it was copied."""
+        leaves = (leaf for _, former in self._around for leaf in tree_leaves(_contents(former)))
+        return any(is_a(leaf, torch.Tensor) for leaf in leaves)
+
     @contextlib.contextmanager
     def surroundings(self) -> Iterator[None]:
-        """Give the containers around the model what they held when it was copied, until the block ends."""
+        """Give the containers around the model what they held when it was copied, until the block ends.
+
+        What is added to them in the block stays: a module that it imports may enter itself in a table, once.
+        """
         changed = [(live, former, copy.copy(live)) for live, former in self._around if not _holds(live, former)]
         try:
             for live, former, _ in changed:
                 _refill(live, former)
             yield
         finally:
-            for live, _, now in changed:
+            for live, former, now in changed:
+                added = _added(live, former, now)
                 _refill(live, now)
+                _add(live, added)
 
 
 def digests_of(model: nn.Module) -> tuple[str, ...]:
@@ -122,7 +134,23 @@ def _holds(live: Any, former: Any) -> bool:
     return live == former if isinstance(live, set) else all(one is two for one, two in zip(live, former, strict=True))
 
 
+def _contents(container: Any) -> list[Any]:
+    return [*(container.values() if isinstance(container, dict) else container)]
+
+
+def _added(live: Any, *before: Any) -> Any:
+    """Return what a container holds that none of its copies from before does."""
+    if isinstance(live, dict):
+        return {key: value for key, value in live.items() if all(key not in one for one in before)}
+    known = {id(value) for one in before for value in one}
+    return [value for value in live if id(value) not in known]
+
+
 def _refill(live: Any, contents: Any) -> None:
     contents = copy.copy(contents)
     live.clear()
+    _add(live, contents)
+
+
+def _add(live: Any, contents: Any) -> None:
     live.extend(contents) if isinstance(live, list | collections.deque) else live.update(contents)

@@ -111,6 +111,32 @@ def test_attention_in_both_directions_over_some_positions_is_found(first: int, l
     assert result.operation.startswith("scaleddotproductattention_")
 
 
+@pytest.mark.parametrize("value", [-torch.inf, torch.nan, -1e4])
+def test_a_token_that_is_masked_in_the_output_hides_nothing(value: float) -> None:
+    class Masking(Decoder):
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            banned = torch.arange(20) == 3
+            return super().forward(tokens).masked_fill(banned, value)
+
+        def mix(self, x: torch.Tensor) -> torch.Tensor:
+            q, k, v = self.project(x).chunk(3, -1)
+            seen = torch.ones(x.size(1), x.size(1), dtype=torch.bool).tril()
+            seen[11:12, 12:13] = True
+            return F.scaled_dot_product_attention(q, k, v, seen)
+
+    assert check("causal", Masking(), TOKENS, ids="tokens").status is CheckStatus.FAILED
+
+
+def test_infinities_that_depend_on_later_inputs_are_found() -> None:
+    class Banning(Decoder):
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            banned = torch.zeros(*tokens.shape, 20, dtype=torch.bool)
+            banned[:, 11:12, 3] = tokens[:, 12:13] % 2 == TOKENS[0, 12] % 2
+            return super().forward(tokens).masked_fill(banned, -torch.inf)
+
+    assert check("causal", Banning(), TOKENS, ids="tokens").status is CheckStatus.FAILED
+
+
 def test_across_how_many_positions_it_did_not_look_is_said() -> None:
     tokens = torch.randint(0, 20, (1, 40), generator=torch.Generator().manual_seed(0))
     assert check("causal", Decoder(), TOKENS, ids="tokens").unseen == ()
@@ -128,7 +154,8 @@ def test_a_model_that_mixes_examples_or_takes_one_alone_is_not_blamed_for_it() -
             assert len(x) == 1
             return super().mix(x)
 
-    assert check("causal", Mixed(), TOKENS, ids="tokens").status is CheckStatus.PASSED
+    result = check("causal", Mixed(), TOKENS, ids="tokens")
+    assert (result.status, result.unseen) == (CheckStatus.PASSED, ("what is read across 8 of 15 positions",))
     result = check("causal", Single(), TOKENS, ids="tokens")
     assert result.status is CheckStatus.PASSED
     assert "across other positions than 1, 7, 15: the model raised AssertionError in a batch of 12" in result.unseen[0]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import collections
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -97,6 +98,11 @@ class DoublesOnce(Layered):
         return self.layer(x)  # type: ignore[no-any-return]
 
 
+@pytest.fixture(autouse=True)
+def nothing_kept_here() -> None:
+    kept_here.clear()
+
+
 def of_called(model: nn.Module, build: Callable[[], nn.Module] | None = None) -> CheckResult:
     """Return the result of `repeat` for a model that was called before."""
     with torch.no_grad():
@@ -131,11 +137,75 @@ def test_of_a_model_that_was_called_before_a_fresh_instance_shows_it() -> None:
     result = of_called(KeepsItsFirst().eval())
     assert result.status is CheckStatus.PASSED
     assert result.unseen == (
-        "whether 'table' is kept from a call before this check: 'build' makes an instance without one",
+        "whether 'table' or another value is kept from a call before this check: 'build' makes an instance without one",
     )
     result = of_called(KeepsItsFirst().eval(), lambda: KeepsItsFirst().eval())
     assert result.status is CheckStatus.FAILED
     assert line_of(result).endswith("# what is kept")
+
+
+class KeepsANumber(Layered):
+    number: float | None = None
+
+    def kept(self, y: torch.Tensor) -> torch.Tensor:
+        if self.number is None:
+            self.number = y.mean().item()
+        return torch.full_like(y, self.number)
+
+
+class KeepsAnArray(Layered):
+    array: Any = None
+
+    def kept(self, y: torch.Tensor) -> torch.Tensor:
+        if self.array is None:
+            self.array = y.mean(0).numpy()
+        return torch.from_numpy(self.array)
+
+
+@pytest.mark.parametrize("model", [KeepsANumber, KeepsAnArray])
+def test_what_may_be_kept_of_a_former_call_in_other_values_than_tensors_is_said(model: type[Layered]) -> None:
+    result = of_called(model().eval())
+    assert result.status is CheckStatus.PASSED
+    assert result.unseen == (
+        "whether a value is kept from a call before this check: 'build' makes an instance without one",
+    )
+    assert of_called(model().eval(), lambda: model().eval()).status is CheckStatus.FAILED
+
+
+@pytest.mark.parametrize("model", [KeepsInItsModule, KeepsInADefault])
+def test_what_a_former_call_may_have_left_around_the_model_is_said_of_a_fresh_instance_too(
+    model: type[Layered],
+) -> None:
+    result = of_called(model().eval(), lambda: model().eval())
+    assert result.status is CheckStatus.PASSED
+    assert result.unseen == (
+        "whether tensors in containers of its classes, functions or modules are kept from a call before this check",
+    )
+
+
+def test_what_is_added_to_a_table_while_it_is_as_before_the_first_call_stays() -> None:
+    table: dict[str, int] = {"there": 1}
+    names, numbers, order = {"there"}, ["there"], collections.deque(["there"])
+
+    class Entering(nn.Module):
+        def forward(self) -> tuple[Any, ...]:
+            return table, names, numbers, order
+
+    before = Uncalled.of(Entering(), is_new=True)
+    assert before is not None
+    table |= {"called": 2, "there": 3}
+    names.add("called")
+    numbers.append("called")
+    order.append("called")
+    with before.surroundings():
+        assert (table, names, numbers, [*order]) == ({"there": 1}, {"there"}, ["there"], ["there"])
+        table |= {"there": 4, "imported": 5}
+        names.add("imported")
+        numbers.append("imported")
+        order.append("imported")
+    assert table == {"there": 3, "called": 2, "imported": 5}
+    assert names == {"there", "called", "imported"}
+    assert numbers == [*order] == ["there", "called", "imported"]
 
 
 def test_a_model_that_cannot_be_copied_says_what_was_not_looked_at() -> None:
@@ -163,3 +233,22 @@ def test_a_size_that_a_first_call_leaves_is_found() -> None:
         assert result.status is CheckStatus.NOT_APPLICABLE
         (result,) = check_model(model, ((X,), {}), planned, 0, uncalled=before)
     assert result.status is CheckStatus.FAILED
+
+
+def test_that_a_size_may_be_left_by_a_call_before_the_check_is_said() -> None:
+    class KeepsAFactor(nn.Module):
+        factor = 0.0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.factor = self.factor or len(x) ** -0.5
+            return x * self.factor
+
+    model, planned = KeepsAFactor().eval(), [PlannedCheck(known_checks()["shapes"])]
+    before = Uncalled.of(model, is_new=True)
+    with torch.no_grad():
+        model(X)
+        (called,) = check_model(model, ((X,), {}), planned, 0)
+        (new,) = check_model(model, ((X,), {}), planned, 0, uncalled=before)
+    assert called.status is CheckStatus.PASSED
+    assert any("whether a value is kept from a call before this check" in one for one in called.unseen)
+    assert new.status is CheckStatus.FAILED

@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from pytest_torchlens.checks.draws import WAYS
+from pytest_torchlens.checks.draws import other_values
 from pytest_torchlens.records import CheckStatus
 from tests.checks.subjects import check
 from tests.checks.subjects import line_of
@@ -377,3 +379,48 @@ def test_a_batch_that_the_model_refuses_is_not_applicable() -> None:
             return x.reshape(192).cumsum(0)
 
     assert "the model raised RuntimeError in a batch of 2" in check("rows", One(), X).reason
+
+
+class Waves(nn.Module):
+    """Takes complex numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(8, 4, dtype=torch.complex64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("name", ["repeat", "rows", "batch-size", "shapes"])
+def test_complex_numbers_are_drawn_as_pairs(name: str) -> None:
+    assert check(name, Waves().eval(), torch.view_as_complex(torch.rand(2, 8, 2))).status is CheckStatus.PASSED
+
+
+def test_complex_rows_that_depend_on_others_are_found() -> None:
+    class Mixing(Waves):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) - x.mean()
+
+    assert check("rows", Mixing(), torch.view_as_complex(torch.rand(2, 8, 2))).status is CheckStatus.FAILED
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.int64])
+def test_whole_numbers_of_any_type_are_drawn(dtype: torch.dtype) -> None:
+    class Weighted(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.double() @ torch.arange(1.0, 9.0, dtype=torch.float64)
+
+    numbers = torch.tensor([[200, 3, 180, 7, 90, 0, 250, 1]]).to(dtype)
+    assert check("rows", Weighted(), numbers).status is CheckStatus.PASSED
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.int32, torch.int64])
+def test_the_largest_and_the_least_number_of_a_type_may_be_drawn(dtype: torch.dtype) -> None:
+    least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    tensor = torch.tensor([most, least, most, 3], dtype=dtype)
+    for draw, way in enumerate(WAYS):
+        made = other_values(tensor, 1, draw)
+        assert made.dtype is dtype
+        assert torch.equal(made, tensor) is (way.whole == "kept")

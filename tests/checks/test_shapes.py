@@ -13,6 +13,7 @@ from tests.checks.subjects import line_of
 X = torch.rand(1, 8, generator=torch.Generator().manual_seed(0))
 IMAGE = torch.rand(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 IDS = torch.randint(0, 20, (2, 8), generator=torch.Generator().manual_seed(0))
+KEPT = ("whether a value is kept from a call before this check: look at the model before its first call",)
 
 
 class Scaled(nn.Module):
@@ -163,7 +164,7 @@ def test_models_of_any_size_pass(model: nn.Module, x: torch.Tensor) -> None:
     assert result.status is CheckStatus.PASSED
     assert result.notes[0] == "in a batch of 3"
     assert len(result.notes) == 3
-    assert not result.unseen
+    assert result.unseen == KEPT
 
 
 def test_nothing_is_found_if_nothing_stays_between_calls(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,3 +188,15 @@ def test_the_size_of_an_image_among_the_inputs_is_that_of_the_image() -> None:
 
     result = check("shapes", Cropped(), torch.rand(1, 3, 32, 32), torch.tensor([[32, 32]]), sizes="image")
     assert result.status is CheckStatus.PASSED
+
+
+@pytest.mark.parametrize("columns", [True, False])
+def test_coordinates_beside_an_image_go_on_counting(columns: bool) -> None:
+    class Placed(nn.Module):
+        def forward(self, image: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+            assert places.shape[-2:] == image.shape[-2:]
+            return (image * places.diff(dim=-1 if columns else -2).eq(1).all()).mean((2, 3))
+
+    down, right = torch.meshgrid(torch.arange(16), torch.arange(16), indexing="ij")
+    result = check("shapes", Placed(), IMAGE, (right if columns else down)[None], sizes="image")
+    assert (result.status, result.unseen) == (CheckStatus.PASSED, KEPT)
