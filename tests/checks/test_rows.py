@@ -377,3 +377,15 @@ def test_a_batch_that_the_model_refuses_is_not_applicable() -> None:
             return x.reshape(192).cumsum(0)
 
     assert "the model raised RuntimeError in a batch of 2" in check("rows", One(), X).reason
+
+
+@pytest.mark.parametrize("name", ["rows", "batch-size", "shapes"])
+def test_an_empty_batch_or_one_without_values_is_not_applicable(name: str) -> None:
+    class Same(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    empty = check(name, Same(), torch.empty(0, 8))
+    assert empty.status is CheckStatus.NOT_APPLICABLE
+    assert name == "shapes" or "the batch is empty" in empty.reason
+    assert "an input is on the meta device" in check(name, Same(), torch.empty(2, 8, device="meta")).reason
