@@ -265,6 +265,20 @@ def check_name(name: object, known: Iterable[str]) -> str:
     raise CheckNameError(f"expected {', '.join(names)}, got {name!r:.80}{hint and f' ({hint})'}")
 
 
+def check_names(names: Iterable[object], known: Iterable[str]) -> tuple[str, ...]:
+    """Return names of checks as they are.
+
+    Raises
+    ------
+    CheckNameError
+        If there is no such check, or ``none`` stands beside another name.
+    """
+    found = tuple(check_name(name, known) for name in names)
+    if others := [name for name in found if name != "none"] if "none" in found else []:
+        raise CheckNameError(f"'none' stands alone, got it with {', '.join(others)}: leave out one of the two")
+    return found
+
+
 WORDS = ("all", "none")
 
 
@@ -304,13 +318,14 @@ def settings_of(value: object, known: Mapping[str, Check]) -> dict[str, CheckSet
     """
     if isinstance(value, str):
         value = split_names([value])
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping) and value:
         for name in value:
             check_name(name, known)
+        check_names([name for name, item in value.items() if item is not False], known)
         return {str(name): setting_of(str(name), item, known.get(str(name))) for name, item in value.items()}
     if not isinstance(value, list | tuple) or not value:
         raise CheckNameError(f"expected names such as 'rows,repeat', or a mapping of names, got {value!r:.80}")
-    return {check_name(name, known): CheckSetting() for name in value}
+    return {name: CheckSetting() for name in check_names(value, known)}
 
 
 def plan(

@@ -47,9 +47,11 @@ def other_values(tensor: torch.Tensor, seed: int, draw: int = 0) -> torch.Tensor
     """Return other values in the range of a tensor's own, drawn in one of the `WAYS`.
 
     Truth values, whole numbers that are all the same, and those that count up (positions) stay as they are; so do
-    tensors that hold infinities, which are masks.
+    tensors that hold infinities, which are masks, and sparse ones.
     """
     tensor, way = tensor.detach(), WAYS[draw]
+    if tensor.layout is not torch.strided:
+        return tensor
     generator = torch.Generator().manual_seed(seed)
     if tensor.is_complex():
         return torch.view_as_complex(other_values(torch.view_as_real(tensor.resolve_conj()), seed, draw))

@@ -134,10 +134,14 @@ def _times(count: int) -> str:
     return f" ({count} times)" if count > 1 else ""
 
 
+_STAGES = ("eager", "aot_eager")
+"""PyTorch's backends that end after a stage of the compiler; its own list leaves them out."""
+
+
 def _backend(name: str) -> Callable[..., Any]:
     known = torch._dynamo.list_backends(None)
     if name not in known:
-        usual = ", ".join(torch._dynamo.list_backends())
+        usual = ", ".join(dict.fromkeys([*_STAGES, *torch._dynamo.list_backends()]))
         raise WrongOptionError(f"backend: expected a registered one ({usual}), got {_quoted(name, known)}")
     return lookup_backend(name)
 
@@ -152,11 +156,11 @@ def _options(backend: str, mode: str, dynamic: bool | None) -> dict[str, Any]:
     """Return the backend's arguments for a mode, as `torch.compile` would give them."""
     if not mode or mode == "default":
         return {}
+    modes = torch._inductor.list_mode_options()
+    if mode not in modes and backend in ("inductor", *_STAGES):
+        raise WrongOptionError(f"mode: expected one of {', '.join(modes)}, got {_quoted(mode, modes)}")
     if backend != "inductor":
         return {"mode": mode}
-    modes = torch._inductor.list_mode_options()
-    if mode not in modes:
-        raise WrongOptionError(f"mode: expected one of {', '.join(modes)}, got {_quoted(mode, modes)}")
     return {"config_patches": torch._inductor.list_mode_options(mode, dynamic)}
 
 

@@ -144,6 +144,11 @@ def is_discrete(tensor: torch.Tensor) -> bool:
     return not (tensor.is_floating_point() or tensor.is_complex())
 
 
+def can_be_judged(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor holds real numbers, and is not sparse."""
+    return tensor.is_floating_point() and tensor.layout is torch.strided
+
+
 class OwnError:
     """Measures the error that one operation makes by itself, on the inputs that it has; made before the call runs."""
 
@@ -177,7 +182,7 @@ def _copied(leaf: object) -> object:
 
 def relative_error(value: torch.Tensor, exact: torch.Tensor) -> float:
     """Return the RMS error of finite numbers as a part of their RMS; infinite if only the exact ones are finite."""
-    if is_discrete(value) or value.is_complex() or value.shape != exact.shape:
+    if not can_be_judged(value) or not can_be_judged(exact) or value.shape != exact.shape:
         return 0.0
     one, two = value.detach().double(), exact.detach().double()
     if not math.isfinite(float(two.abs().max()) if two.numel() else 0.0):

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.checks import results
 from pytest_torchlens.checks.catalog import PlannedCheck
 from pytest_torchlens.checks.subject import ModelRaisedError
@@ -54,6 +55,8 @@ def run_checks(
 def _result(subject: Subject, planned: PlannedCheck) -> object:
     """Return what a check returns, or what its exception means."""
     name = planned.check.name
+    if any(tensor.is_meta for _, tensor in [*walk(subject.args), *walk(subject.kwargs)]):
+        return results.not_applicable(name, "an input is on the meta device, where nothing is computed")
     try:
         with subject.tools.preserved():  # a check may leave other settings
             return planned.check.run(subject, **planned.setting.options)

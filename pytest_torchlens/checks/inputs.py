@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.checks.draws import WAYS
@@ -137,7 +138,13 @@ def draws_of(subject: Subject) -> Iterator[int]:
 
 
 def _are_equal(one: Subject | Arguments, other: Subject | Arguments) -> bool:
-    return all(map(torch.equal, _leaves(one), _leaves(other)))
+    return all(map(_hold_the_same, _leaves(one), _leaves(other)))
+
+
+def _hold_the_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.layout is not torch.strided:  # sparse ones cannot be compared by torch.equal
+        return fingerprint(one) == fingerprint(other)
+    return torch.equal(one, other)
 
 
 def _leaves(given: Subject | Arguments) -> list[torch.Tensor]:
@@ -183,6 +190,8 @@ class Examples:
             raise NotApplicableError(f"no input has a dimension {dim}, so it has no rows")
         self.count = tensors[0].size(dim)
         """How many examples the inputs hold."""
+        if not self.count:
+            raise NotApplicableError(f"the batch is empty: dimension {dim} of the inputs has no examples")
         self._batched = {id(tensor): tensor for tensor in tensors if tensor.size(dim) == self.count}
 
     def batch(self, size: int, seed: int = 1, *, first_seed: int | None = None) -> Arguments:

@@ -223,8 +223,12 @@ class _Padder:
             "the first operation whose real positions depend on padded ones",
             _ADVICE,
         )
-        changed = self._padded[side].with_others(start, _PADDED)
-        return unreached(question, excerpt, changed, pooled=self._pools(side), vacuous=False)
+        padded, pooled = self._padded[side], self._pools(side)
+        try:
+            return unreached(question, excerpt, padded.with_new(start, _PADDED), pooled=pooled, vacuous=False)
+        except ModelRaisedError:  # some ids mean more to it than a token
+            changed = padded.with_others(start, _PADDED)
+        return unreached(question, excerpt, changed, pooled=pooled, vacuous=False)
 
     def sees_padding(self, side: str) -> bool:
         """Return whether an output at real positions is another one if the mask does not hide the padded ones."""

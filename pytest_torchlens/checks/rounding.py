@@ -16,6 +16,7 @@ from pytest_torchlens.capture.memory import overwrite
 from pytest_torchlens.checks.exact import CASTS
 from pytest_torchlens.checks.exact import CASTS_TO
 from pytest_torchlens.checks.exact import ExactPlayer
+from pytest_torchlens.checks.exact import can_be_judged
 from pytest_torchlens.checks.exact import in_float64
 from pytest_torchlens.checks.exact import is_discrete
 from pytest_torchlens.checks.replays import in_step
@@ -33,7 +34,7 @@ _CASTS = CASTS | CASTS_TO
 
 def rounded(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return float64 numbers rounded to the digits of a dtype, whatever its range: nothing overflows or underflows."""
-    if dtype not in _DIGITS or not tensor.is_floating_point():
+    if dtype not in _DIGITS or not tensor.is_floating_point() or tensor.layout is not torch.strided:
         return tensor
     mantissa, exponent = torch.frexp(tensor)
     scale = 2.0 ** _DIGITS[dtype]
@@ -82,7 +83,7 @@ def own_judgements(subject: Subject, recording: Recording) -> Iterator[OwnJudgem
             truths = _exactly(exact, call, arguments)
             returned, outputs = player.play(number, call, arguments)
             for output, truth in zip(outputs, truths, strict=False):
-                if not is_discrete(output) and not output.is_complex() and output.shape == truth.shape:
+                if can_be_judged(output) and can_be_judged(truth) and output.shape == truth.shape:
                     yield _own_judgement(number, output, truth, _autocast_dtype(recording, call, output))
             player.store(number, call, returned)
 

@@ -127,6 +127,22 @@ class Sequence:
         """Return the arguments with other values at some of the positions: of whole numbers some that are in it."""
         return self.subject.kwargs | {self.name: _with_others(self.tensor, self.dim, start, length, seed)}
 
+    def with_new(self, start: int, length: int) -> dict[str, Any]:
+        """Return the arguments with ids at some of the positions that the sequence does not have.
+
+        They are between its least and its largest, so that any table has them, and none of those that a configuration
+        names (`eos_token_id`).  If there are none, they are those of `with_others`.
+        """
+        tensor, kwargs = self.tensor, self.subject.kwargs
+        new = _ids_between(tensor, _special_ids(self.subject.model)) if is_whole(tensor) else []
+        if not new:
+            return self.with_others(start, length)
+        made = tensor.detach().clone()
+        part = made.narrow(self.dim, start, length)
+        chosen = torch.randint(len(new), part.shape, generator=torch.Generator().manual_seed(1))
+        part.copy_(torch.tensor(new)[chosen])
+        return kwargs | {self.name: made}
+
     @property
     def others(self) -> list[str]:
         """The inputs beside the sequence, masks and positions of it: an image whose places are in a text."""
@@ -151,6 +167,28 @@ def _belongs(name: str, to: str) -> bool:
 def _family(name: str) -> str:
     first = name.split("_", maxsplit=1)[0]
     return first if first in _FAMILIES else ""
+
+
+def _ids_between(tensor: torch.Tensor, without: set[int]) -> list[int]:
+    """Return ids between the least and the largest of a tensor that it does not hold: some, if there are many."""
+    least, largest = int(tensor.min()), int(tensor.max())
+    drawn = torch.randint(least, largest + 1, (_DRAWN,), generator=torch.Generator().manual_seed(1))
+    return sorted({*drawn.tolist()} - {*tensor.flatten().tolist()} - without)
+
+
+_DRAWN = 256
+
+
+def _special_ids(model: nn.Module) -> set[int]:
+    """Return the ids that the configuration of a model, or of a part of it, names."""
+    found: set[int] = set()
+    for _, module in named_modules(model):
+        values = getattr(vars(module).get("config"), "__dict__", {})
+        found |= {one for name, one in values.items() if name.endswith(_OF_IDS) and isinstance(one, int)}
+    return found
+
+
+_OF_IDS = ("_token_id", "_token_index")
 
 
 def _with_others(tensor: torch.Tensor, dim: int, start: int, length: int, seed: int) -> torch.Tensor:

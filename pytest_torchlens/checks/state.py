@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from pytest_torchlens.capture.calls import values_read
 from pytest_torchlens.capture.looks import named_buffers
@@ -214,6 +215,8 @@ def _in_child(subject: Subject, seen: _Seen) -> Failure | None:
     model = subject.model
     if any(isinstance(module, torch.jit.ScriptModule) for _, module in named_modules(model)):
         raise UnseenError("a scripted module is saved by torch.jit.save, not pickled")
+    if any(is_parametrized(module) for _, module in named_modules(model)):
+        raise UnseenError("PyTorch pickles no module with parametrizations; their state_dict is what to save")
     if home := _not_importable(model):
         raise UnseenError(f"another process cannot import {home}")
     subject.check_time()

@@ -350,7 +350,8 @@ class Subject:
         return (self.args, self.kwargs) if args is None else (args, kwargs or {})
 
     def _begin(self) -> None:
-        """Set the random generators to where each pass begins."""
+        """Set the random generators to where each pass begins, and drop the weights that autocast keeps."""
+        torch.clear_autocast_cache()
         self._generators.restore()
         if self.seed is not None:
             seed_all(self.seed)
@@ -367,6 +368,7 @@ class Subject:
             self._weights.restore()
             snapshot.restore_versions()
             self._generators.restore()
+            torch.clear_autocast_cache()
 
     # -- state ---------------------------------------------------------------------------------------------------
 

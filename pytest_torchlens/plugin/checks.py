@@ -10,6 +10,7 @@ import pytest
 from pytest_torchlens.checks.catalog import WORDS
 from pytest_torchlens.checks.catalog import CheckNameError
 from pytest_torchlens.checks.catalog import check_name
+from pytest_torchlens.checks.catalog import check_names
 from pytest_torchlens.checks.catalog import known_checks
 from pytest_torchlens.checks.catalog import split_names
 from pytest_torchlens.plugin.hooks import HookError
@@ -31,9 +32,9 @@ def named_checks(config: pytest.Config) -> tuple[str, ...] | None:
         If there is no such check.
     """
     texts = config.option.lens_checks or config.getini("lens_checks")
-    names, known = split_names(texts), known_checks(own_checks(config)) if texts else ()
+    known = known_checks(own_checks(config)) if texts else ()
     try:
-        return tuple(check_name(name, known) for name in names) or None
+        return tuple(name for text in texts for name in check_names(split_names([text]), known)) or None
     except CheckNameError as error:
         raise pytest.UsageError(f"--lens-checks: {error}") from None
 
@@ -77,11 +78,13 @@ def check_zoo_files(choices: Iterable[Choice], own: tuple[Check, ...]) -> None:
     """
     known = known_checks(own)
     for rule in (rule for choice in choices for rule in choice.zoo.rules):
-        for name in rule.settings.get("checks", ()):
-            try:
+        checks = rule.settings.get("checks", {})
+        try:
+            for name in checks:
                 check_name(name, known)
-            except CheckNameError as error:
-                raise pytest.UsageError(f"{rule.place}: checks: {error}") from None
+            check_names([name for name, setting in checks.items() if setting.on], known)
+        except CheckNameError as error:
+            raise pytest.UsageError(f"{rule.place}: checks: {error}") from None
 
 
 def names_own_check(names: Collection[str] | None, choice: Choice, own: tuple[Check, ...]) -> bool:

@@ -98,7 +98,9 @@ def _are_checks(value: Any) -> bool:
 
     if isinstance(value, dict):
         known = known_checks()
-        return all(isinstance(name, str) and setting_of(name, value[name], known.get(name)) for name in value)
+        return bool(value) and all(
+            isinstance(name, str) and setting_of(name, value[name], known.get(name)) for name in value
+        )
     return bool(value) and _are_strings(_texts(value))
 
 

@@ -38,6 +38,39 @@ class NotTheSameError(AssertionError):
     """A model computes something else when it is run another way; the message says what broke, where, what to do."""
 
 
+class _Factory:
+    """A factory of a test, called when a check needs another instance.
+
+    Attributes
+    ----------
+    error
+        What is wrong with it; None if nothing is, or no check called it.
+    """
+
+    def __init__(self, build: Callable[[], torch.nn.Module]) -> None:
+        __tracebackhide__ = True
+        if not callable(build):
+            raise TypeError(f"lens_same: build: expected {_FACTORY}, got {build!r:.80}")
+        self._build = build
+        self.error: Exception | None = None
+
+    def __call__(self) -> torch.nn.Module:
+        """Return another instance."""
+        try:
+            made: object = self._build()
+        except Exception as error:
+            self.error = ValueError(f"lens_same: build raised {type(error).__name__}: {error}; expected {_FACTORY}")
+            self.error.__cause__ = error
+            raise
+        if not isinstance(made, torch.nn.Module):
+            self.error = TypeError(f"lens_same: build: expected {_FACTORY}; it returned {made!r:.80}")
+            raise self.error
+        return made
+
+
+_FACTORY = "a function that makes another instance of the model, as build=lambda: Net()"
+
+
 class Same:
     """Runs checks of the models of one test.
 
@@ -73,7 +106,10 @@ class Same:
         if not isinstance(model, torch.nn.Module):
             raise TypeError(f"lens_same: expected a model, as in lens_same(model, x), got {type(model).__name__}")
         chosen = self._plan(checks)
-        results = check_model(model, arguments_of(model, input_args, input_kwargs), chosen, random_seed, build)
+        factory = None if build is None else _Factory(build)
+        results = check_model(model, arguments_of(model, input_args, input_kwargs), chosen, random_seed, factory)
+        if factory is not None and factory.error is not None:
+            raise factory.error
         self._note(type(model).__name__, results)
         if any(result.fails for result in results):
             raise NotTheSameError(checks_failed_text(results, type(model).__name__))

@@ -312,3 +312,14 @@ def test_a_recurrent_layer_that_is_half_inside_alone_is_not_blamed_under_autocas
 
     torch.manual_seed(0)
     assert check("dtype", Tagger().eval(), torch.rand(2, 5, 8), types="autocast").status is CheckStatus.PASSED
+
+
+@pytest.mark.parametrize("is_input", [True, False])
+def test_sparse_tensors_are_not_judged(is_input: bool) -> None:
+    class Spread(TwoLayers):
+        def forward(self, x: torch.Tensor, graph: torch.Tensor | None = None) -> torch.Tensor:
+            graph = torch.eye(2, dtype=x.dtype).to_sparse() if graph is None else graph
+            return torch.sparse.mm(graph, self.first(x))
+
+    given = [torch.eye(2).to_sparse()] if is_input else []
+    assert check("dtype", Spread(), X, *given, types="autocast").status is CheckStatus.PASSED

@@ -223,6 +223,9 @@ def test_each_check_has_a_sentence_a_cost_and_a_module() -> None:
         ({"state": {"ways": []}}, "expected some of state_dict"),
         ({"dtype": {"types": "float16,bfloat61"}}, "(did you mean 'bfloat16' or"),
         ([], "expected names such as"),
+        ({}, "expected names such as"),
+        ("none,rows", "'none' stands alone, got it with rows: leave out one of the two"),
+        ({"none": True, "rows": {"size": 3}}, "'none' stands alone"),
     ],
 )
 def test_a_wrong_setting_is_named(value: object, words: str) -> None:
@@ -240,7 +243,12 @@ def test_words_of_an_option_may_stand_in_a_list() -> None:
     ("name", "options", "words"),
     [
         ("compile", {"backend": "inducter"}, "got 'inducter' (did you mean 'inductor'?)"),
-        ("compile", {"backend": "magic"}, "backend: expected a registered one (cudagraphs, inductor, "),
+        (
+            "compile",
+            {"backend": "magic"},
+            "backend: expected a registered one (eager, aot_eager, cudagraphs, inductor, ",
+        ),
+        ("compile", {"mode": "max-autotun"}, "(did you mean 'max-autotune'"),
         ("compile", {"backend": "inductor", "mode": "max-autotun"}, "(did you mean 'max-autotune'"),
         ("device", {"to": "cudda"}, "to: expected a device of PyTorch such as cuda or cuda:1, got 'cudda' (did you"),
     ],

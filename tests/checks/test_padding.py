@@ -195,6 +195,30 @@ def test_what_is_not_known_is_said() -> None:
     assert "'ids' among its options names one of input1, input2" in two.reason
 
 
+class MaxOfAll(nn.Module):
+    """Masks the attention, and not the maximum of what was embedded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = nn.Embedding(100, 16)
+        self.attend = nn.MultiheadAttention(16, 2, batch_first=True)
+
+    def forward(self, ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
+        x = self.embed(ids)
+        hidden = None if attention_mask is None else attention_mask == 0
+        x = x + self.attend(x, x, x, key_padding_mask=hidden)[0]
+        if hidden is not None and self.training:
+            x = x.masked_fill(hidden[..., None], float("-inf"))
+        return x.amax(1)
+
+
+@pytest.mark.parametrize(("masks", "status"), [(False, CheckStatus.FAILED), (True, CheckStatus.PASSED)])
+def test_padded_positions_get_ids_that_the_sequence_does_not_have(masks: bool, status: CheckStatus) -> None:
+    ids = torch.randint(0, 100, (1, 12), generator=torch.Generator().manual_seed(0))
+    assert check("padding", MaxOfAll().train(masks), ids).status is status
+
+
 def test_a_check_that_pads_nothing_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sabotage of the check: a mask that hides nothing."""
     monkeypatch.setattr(padding, "_padded", _ones_padded)

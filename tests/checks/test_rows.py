@@ -424,3 +424,15 @@ def test_the_largest_and_the_least_number_of_a_type_may_be_drawn(dtype: torch.dt
         made = other_values(tensor, 1, draw)
         assert made.dtype is dtype
         assert torch.equal(made, tensor) is (way.whole == "kept")
+
+
+@pytest.mark.parametrize("name", ["rows", "batch-size", "shapes"])
+def test_an_empty_batch_or_one_without_values_is_not_applicable(name: str) -> None:
+    class Same(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    empty = check(name, Same(), torch.empty(0, 8))
+    assert empty.status is CheckStatus.NOT_APPLICABLE
+    assert name == "shapes" or "the batch is empty" in empty.reason
+    assert "an input is on the meta device" in check(name, Same(), torch.empty(2, 8, device="meta")).reason

@@ -321,3 +321,16 @@ def test_a_state_dict_that_is_no_mapping_fails_and_loading_may_return_nothing() 
     assert result.failure is not None
     assert result.failure.message == "state_dict returned list, expected a mapping of names to tensors"
     assert state_of(Raising("none"), LOADS, partial(Raising, "none")).status is CheckStatus.PASSED
+
+
+def test_weights_that_autocast_keeps_are_not_those_that_are_loaded() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        assert state_of(nn.Linear(6, 3), f"{LOADS},deepcopy").status is CheckStatus.PASSED
+
+
+def test_modules_with_parametrizations_are_judged_but_for_pickle() -> None:
+    result = state_of(nn.utils.parametrizations.weight_norm(nn.Linear(6, 3)))
+    assert (result.status, result.compared) == (CheckStatus.PASSED, 4)
+    assert result.unseen == (
+        "pickle: PyTorch pickles no module with parametrizations; their state_dict is what to save",
+    )

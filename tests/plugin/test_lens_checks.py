@@ -131,6 +131,7 @@ def test_a_rule_changes_the_default_and_the_command_line_wins(folder: Path, pyte
     [
         ("repaet", "*--lens-checks: expected repeat*, got 'repaet' (did you mean 'repeat'?)"),
         ("baseline", "*--lens-validate compare with them*"),
+        ("none,repeat", "*--lens-checks: 'none' stands alone, got it with repeat*"),
     ],
 )
 def test_an_unknown_name_is_a_usage_error(text: str, words: str, folder: Path, pytester: pytest.Pytester) -> None:
@@ -256,13 +257,17 @@ def test_history(lens_same, lens_trace):
 
 def test_model(lens_check):
     lens_check(nn.Linear(4, 2))
+
+@pytest.mark.parametrize("build", [lambda: 1 / 0, lambda: None, 3])
+def test_build(lens_same, build):
+    lens_same(nn.Linear(4, 2).eval(), torch.ones(2, 4), checks="repeat", build=build)
 """
 
 
 def test_lens_same_fails_a_test_whose_model_differs(folder: Path, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(models=MODELS, test_it=TEST)
     result = pytester.runpytest_inprocess("test_it.py", "--junit-xml=j.xml")
-    result.assert_outcomes(passed=2, failed=5)
+    result.assert_outcomes(passed=2, failed=8)
     result.stdout.fnmatch_lines(
         [
             "*NotTheSameError: Counting: failed repeat (--lens-checks)",
@@ -271,6 +276,9 @@ def test_lens_same_fails_a_test_whose_model_differs(folder: Path, pytester: pyte
             "*TypeError: lens_same: unknown argument 'check'; did you mean 'checks'?",
             "*lens_check compares a history with a baseline",
             "*lens_same(model, x) runs the checks of --lens-checks*",
+            "*ValueError: lens_same: build raised ZeroDivisionError: division by zero; expected a function that makes*",
+            "*TypeError: lens_same: build: expected a function that makes *; it returned None",
+            "*TypeError: lens_same: build: expected a function that makes *, got 3",
         ]
     )
     assert 'name="lens.check.repeat" value="xfailed"' in Path("j.xml").read_text(encoding="utf-8")
