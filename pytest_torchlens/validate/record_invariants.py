@@ -164,6 +164,10 @@ class RecordCheck:
                 if given != value:
                     yield self._recording.model_name, f"{name} is {given!r:.100}, the recording gives {value!r:.100}"
                     break
+        for name, value in (("edits", self._history.edits), ("changed_by", self._history.changed_by or None)):
+            self.compared += 1
+            if getattr(record, name) != value:
+                yield self._recording.model_name, f"{name} is {getattr(record, name)!r:.100}, made were {value!r:.100}"
         yield from self._modules(record)
 
     def _modules(self, record: HistoryRecord) -> Iterator[Finding]:
