@@ -377,6 +377,10 @@ class Recording:
     slots: int = 0
     """Number of tensor objects."""
 
+    def has_saved(self, value: Value) -> bool:
+        """Return whether a value's tensor is kept, in memory or on disk."""
+        return value.tensor is not None or (self.stream is not None and self.stream.has(value))
+
 
 def edges_in(call: Call) -> Edges:
     """Return path and value of each tensor argument of a call, positional ones first.

@@ -24,7 +24,6 @@ from pytest_torchlens.edit.places import Place
 from pytest_torchlens.edit.recording import EditedRecording
 from pytest_torchlens.edit.request import Request
 from pytest_torchlens.history import ModelHistory
-from pytest_torchlens.history.graph import Node
 from pytest_torchlens.records import AppliedEdit
 from pytest_torchlens.replay import Subgraph
 
@@ -99,7 +98,7 @@ def _replayed(history: ModelHistory, request: Request, check_decisions: bool) ->
     warn_of_own_gradients(recording, behind)
     kept = request.swaps.keys() | {id(value_of(read)) for _, read in recording.outputs}
     nodes = [node for node in history.nodes if id(node.value) in affected and node.kind != "output"]
-    wanted = {node.label: node.value for node in nodes if id(node.value) in kept or _is_saved(node, recording)}
+    wanted = {node.label: node.value for node in nodes if id(node.value) in kept or recording.has_saved(node.value)}
     wanted |= {source.label: source.value for source in request.of_sources().values()}
     outputs = request.whole.model_outputs
     ends: dict[str, Value | Aliased] = {**wanted, **outputs}
@@ -125,8 +124,3 @@ def warn_of_own_gradients(recording: Recording, numbers: Iterable[int]) -> None:
                 stacklevel=4,
             )
             return
-
-
-def _is_saved(node: Node, recording: Recording) -> bool:
-    """Return whether a node's activation is kept, so that its new one is kept, too."""
-    return node.value.tensor is not None or (recording.stream is not None and recording.stream.has(node.value))

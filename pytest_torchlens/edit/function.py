@@ -61,34 +61,28 @@ class CallEdits:
             return args, kwargs
         by_path = dict([*walk(args), *walk(kwargs)])
         new = {id(by_path[path]): _new(by_path[path], changes) for path, changes in self._arguments.items()}
-        return _with(new, args), _with(new, kwargs)
+        return with_tensors(new, args), with_tensors(new, kwargs)
 
     def result(self, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the result; what the function writes is written over in its place."""
         if not self._outputs:
             return result
-        found = tensors(result) if self._returned else self._written(args, kwargs)
-        slots = dict(enumerate(self._slots_of(found, args, kwargs)))
+        by_path = dict([*walk(args), *walk(kwargs)])
+        written = self._written(by_path)
+        found = tensors(result) if self._returned else tuple(written)
         new = {}
         for position, changes in self._outputs.items():
             tensor = found[position]
-            if slots[position] in self._written_slots:
+            if any(tensor is one for one in written):
                 tensor.copy_(_new(tensor, changes))
             else:
                 new[id(tensor)] = _new(tensor, changes)
-        return _with(new, result) if new else result
+        return with_tensors(new, result) if new else result
 
-    def _written(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
-        """Return the tensors that a call which returns none writes, in the order of its outputs."""
-        by_path = dict([*walk(args), *walk(kwargs)])
+    def _written(self, by_path: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        """Return the arguments that the call writes, in the order of its outputs if it returns none."""
         by_slot = {value.slot: by_path[path] for path, value in self._paths if path in by_path}
-        return tuple([by_slot[slot] for slot in self._written_slots])
-
-    def _slots_of(self, found: tuple[torch.Tensor, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int]:
-        """Return the slot of each tensor that is an argument; -1 for a new tensor."""
-        by_path = dict([*walk(args), *walk(kwargs)])
-        slots = {id(by_path[path]): value.slot for path, value in self._paths if path in by_path}
-        return [slots.get(id(tensor), -1) for tensor in found]
+        return [by_slot[slot] for slot in self._written_slots if slot in by_slot]
 
 
 class EditedFunction:
@@ -119,5 +113,6 @@ def _new(tensor: torch.Tensor, changes: Changes) -> torch.Tensor:
         generators.restore()
 
 
-def _with(new: dict[int, torch.Tensor], container: Any) -> Any:
+def with_tensors(new: dict[int, torch.Tensor], container: Any) -> Any:
+    """Return a container with other tensors, which are given by the ids of those that they replace."""
     return substitute(container, lambda leaf: new.get(id(leaf), leaf) if is_a(leaf, torch.Tensor) else leaf)

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
-from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Source
 from pytest_torchlens.capture import fingerprint
@@ -36,6 +35,7 @@ from pytest_torchlens.capture.record import seed_all
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.tracer import Tracer
 from pytest_torchlens.edit.function import CallEdits
+from pytest_torchlens.edit.function import with_tensors
 from pytest_torchlens.edit.request import Request
 from pytest_torchlens.edit.sites import Site
 from pytest_torchlens.edit.sites import Sites
@@ -70,9 +70,9 @@ class EditingTracer(Tracer):
         self.bodies = bodies
         self._sites = Sites()
         self.applied: set[Site] = set()
-        sites = sites_of(history.recording)
-        self.edits = {sites[number]: edits for number, edits in of_calls.items()}
-        recorded, edited = (Counter(site.statement for site in some) for some in (sites, self.edits))
+        self.recorded_sites = sites_of(history.recording)
+        self.edits = {self.recorded_sites[number]: edits for number, edits in of_calls.items()}
+        recorded, edited = (Counter(site.statement for site in some) for some in (self.recorded_sites, self.edits))
         self.of_all_calls = {
             statement: edits
             for (statement, *_), edits in self.edits.items()
@@ -148,27 +148,26 @@ def run_again(
                 _put_back_writes(one, held, recording)
     _check_applied(history, one.tracer)
     if request is not None:
-        _warn_if_changed(history, request, new)
+        _warn_if_changed(history, request, new, one.tracer.recorded_sites)
     return new
 
 
 def _check_applied(history: ModelHistory, tracer: EditingTracer) -> None:
     missed = [site for site in tracer.edits if site not in tracer.applied]
     if missed:
-        sites = sites_of(history.recording)
-        label = history.label(sites.index(missed[0]))
+        label = history.label(tracer.recorded_sites.index(missed[0]))
         raise NotReplayableError(
             f"{label} did not run in the edited pass, or as part of a function that runs as a whole: nothing was "
             "edited there"
         )
 
 
-def _warn_if_changed(history: ModelHistory, request: Request, recording: Recording) -> None:
+def _warn_if_changed(history: ModelHistory, request: Request, recording: Recording, sites: list[Site]) -> None:
     """Warn if something that is not behind an edit differs: the model keeps something between its calls."""
     behind, _ = request.whole.descendants(request.swaps, changed=request.edges)
     behind |= {place.value.call for place, _ in request.changes}
     now = dict(zip(sites_of(recording), recording.calls, strict=True))
-    for number, (site, call) in enumerate(zip(sites_of(history.recording), history.recording.calls, strict=True)):
+    for number, (site, call) in enumerate(zip(sites, history.recording.calls, strict=True)):
         other = now.get(site)
         if number in behind or number in history.recording.uninitialised or other is None:
             continue
@@ -185,11 +184,7 @@ def _arguments(arguments: Arguments, sources: SourceSwaps) -> Arguments:
     """Return forward's arguments, with the edited inputs."""
     inputs = [(source, swap) for source, swap in sources if source.kind == "input"]
     new = {id(source.live): swap.tensor(partial(_before, source)) for source, swap in inputs}
-
-    def swapped(leaf: Any) -> Any:
-        return new.get(id(leaf), leaf) if is_a(leaf, torch.Tensor) else leaf
-
-    return substitute(arguments[0], swapped), substitute(arguments[1], swapped)
+    return with_tensors(new, arguments[0]), with_tensors(new, arguments[1])
 
 
 def _before(source: Source) -> torch.Tensor:
@@ -286,13 +281,6 @@ def _overwrite(contents: Contents) -> None:
 
 def _restore_random_state(recording: Recording) -> None:
     """Set each generator to the state in which the recorded pass first drew from it."""
-    seen: set[int] = set()
-    for call in _draws(recording):
-        random = call.random
-        if random is not None and id(random.generator) not in seen:
-            seen.add(id(random.generator))
-            random.generator.set_state(random.state)
-
-
-def _draws(recording: Recording) -> Iterator[Call]:
-    return (call for call in recording.calls if call.random is not None)
+    drawn = [call.random for call in recording.calls if call.random is not None]
+    for random in {id(random.generator): random for random in reversed(drawn)}.values():
+        random.generator.set_state(random.state)

@@ -33,10 +33,7 @@ class LiveData:
 
     def is_saved(self, node: Node) -> bool:
         """Return whether a node's tensor is saved and available."""
-        stream = self.recording.stream
-        if node.value.tensor is None and (stream is None or not stream.has(node.value)):
-            return False
-        return id(node) not in self._unsaved
+        return self.recording.has_saved(node.value) and id(node) not in self._unsaved
 
     def activation(self, node: Node) -> torch.Tensor | None:
         """Return a node's saved tensor; a source is kept unchanged, so the saving options are applied to it now."""

@@ -131,8 +131,7 @@ class RecordCheck:
         numbered = [one for one in operations if one.is_numbered]
         if options.saves_none:
             return numbered, set()
-        stream = self._recording.stream
-        there = [one for one in operations if one.value.tensor is not None or (stream and stream.has(one.value))]
+        there = [one for one in operations if self._recording.has_saved(one.value)]
         if options.saves_all:
             return numbered, set(map(id, there))
         chosen = set(self._history.layer_labels)

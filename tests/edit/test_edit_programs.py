@@ -80,27 +80,22 @@ def contents_of(model, inputs, history):
     return [(digest, grad) for digest, _, grad in facts], others
 
 
-def compared_in(count):
-    """Check some programs; return how many edits were compared, by replay and live."""
-    compared = []
+def checked_in(examples, check):
+    """Check some programs; return what each check returned."""
+    results = []
 
-    @hypothesis.settings(SETTINGS, max_examples=count)
+    @hypothesis.settings(SETTINGS, max_examples=examples)
     @hypothesis.given(program=FITTING)
     def check_one(program):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            compared.append(check(program))
+            results.append(check(program))
 
     check_one()
-    return [sum(each) for each in zip(*compared, strict=True)]
+    return results
 
 
-def test_random_programs():
-    replayed, live = compared_in(20)
-    assert min(replayed, live) > 20
-
-
-@pytest.mark.slow
-def test_many_random_programs():
-    replayed, live = compared_in(120)
-    assert min(replayed, live) > 120
+@pytest.mark.parametrize("examples", [20, pytest.param(120, marks=pytest.mark.slow)])
+def test_random_programs(examples):
+    replayed, live = (sum(each) for each in zip(*checked_in(examples, check), strict=True))
+    assert min(replayed, live) > examples

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import random
-import warnings
 
-import hypothesis
 import pytest
 import torch
 
 from pytest_torchlens.capture.leaves import walk
-from tests.replay.test_random_subgraphs import FITTING
-from tests.replay.test_random_subgraphs import SETTINGS
+from tests.edit.test_edit_programs import checked_in
 from tests.replay.test_random_subgraphs import recorded
 from tests.replay.test_random_subgraphs import state
 
@@ -52,14 +49,4 @@ def check(program):
 
 @pytest.mark.parametrize("examples", [15, pytest.param(100, marks=pytest.mark.slow)])
 def test_random_programs(examples):
-    together = []
-
-    @hypothesis.settings(SETTINGS, max_examples=examples)
-    @hypothesis.given(program=FITTING)
-    def check_all(program):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            together.append(check(program))
-
-    check_all()
-    assert sum(together) > examples
+    assert sum(checked_in(examples, check)) > examples
