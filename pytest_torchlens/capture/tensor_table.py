@@ -290,6 +290,8 @@ class TensorTable:
         self._named.pop(id(tensor), None)
         self._named_memory = self._owners = None
         self.note_set(tensor)
+        if self._is_over_known_memory(tensor):  # later, the tensors over it may be gone
+            self.read(tensor)
 
     def note_set(self, tensor: Tensor, origin: str = "memory from Tensor.set_") -> None:
         """Note that ``set_`` has put a tensor over memory, which no recorded call may have made."""
@@ -530,7 +532,7 @@ class TensorTable:
         """Return the first tensor known over this memory.  The first call builds the index: most models need none."""
         if self._owners is None:
             self._owners = {}
-            for entry in self._live.values():
+            for entry in sorted(self._live.values(), key=lambda one: one[1].slot):  # its own order depends on addresses
                 self._note_owner(entry)
         owner = self._owners.get(key) if key else None
         tensor = None if owner is None else owner[0]()

@@ -349,16 +349,17 @@ class Tracer(FunctionTracer):
             self.recording.detours.append((len(self.calls), message))
 
     def call_set(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call ``Tensor.set_``: where the tensor comes from, if it moves, is found when it is read next."""
+        """Call ``Tensor.set_``; if the tensor is over other memory then, it is another view of it."""
         self.busy = True
         try:
             place = memory_place(args[0]) if is_a(args[0], torch.Tensor) else None
             result = func(*args, **kwargs)
-            if memory_place(args[0]) != place:
-                with self.lock or _UNSHARED:
-                    self.table.forget(args[0])
+            moved = memory_place(args[0]) != place
         finally:
             self.busy = False
+        if moved:
+            with self.lock or _UNSHARED:
+                self._unrecorded(self.table.forget, args[0])
         return result
 
     def call_resize(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

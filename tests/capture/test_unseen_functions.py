@@ -77,6 +77,17 @@ def test_set_to_a_computed_tensor_keeps_the_edge():
     assert history["add_1"].has_input_ancestor
 
 
+def set_over_tensors_that_are_gone(x):
+    fresh = [torch.empty(0).set_((x * number).detach()) for number in range(100)]
+    others = [x + number for number in range(400)]  # some are objects at the addresses of those that are gone
+    return [*fresh, others[-1]]
+
+
+def test_set_to_a_tensor_that_is_gone_keeps_the_edge():
+    history = tl.log_forward_pass(Function(set_over_tensors_that_are_gone), X, layers_to_save=None)
+    assert [source.kind for source in history.recording.sources] == ["input"]
+
+
 class LoadsAtTheFirstCall(nn.Module):
     w = None
 
