@@ -39,6 +39,8 @@ from pytest_torchlens.capture.memory import is_copy
 from pytest_torchlens.capture.memory import rekey
 from pytest_torchlens.capture.origins import Makers
 from pytest_torchlens.capture.origins import is_foreign
+from pytest_torchlens.capture.owners import Entry
+from pytest_torchlens.capture.owners import Owners
 from pytest_torchlens.capture.storage import Extent
 from pytest_torchlens.capture.storage import address_of
 from pytest_torchlens.capture.storage import is_fake
@@ -65,8 +67,6 @@ _DETACH = info_of(torch.Tensor.detach)
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
 Named = dict[int, tuple[Tensor, str, str]]
-Entry = tuple["weakref.ref[torch.Tensor]", Value, int, int]
-"""Tensor, its current value, its storage key, and the number of the call that made the value."""
 
 # our own operations on a tensor must not call the ``__torch_function__`` of its class, or of a mode
 torch_function_disabled = torch._C.DisableTorchFunction
@@ -112,7 +112,7 @@ class TensorTable:
         self._let_go: dict[int, tuple[Value, int, int]] = {}
         self.set_callbacks(record_view, record_write)
         self._live: dict[int, Entry] = {}
-        self._owners: dict[int, Entry] | None = None
+        self._owners = Owners(self._live)
         self._named_memory: dict[int, Tensor] | None = None
         self._unpacked: dict[int, UnpackedObject] = {}
         self._writes: dict[int, WriteLog] = {}
@@ -200,17 +200,19 @@ class TensorTable:
         if old is not None and old[0]() is tensor:
             ref, slot = old[0], old[1].slot
         else:
+            if old is not None:
+                self._owners.note_gone(old, self._memory)
             ref, slot = weakref.ref(tensor), self.slots
             self.slots += 1
         value = Value(slot, number, place, tensor)
         value.digest, key = self._retention.digest_and_key(tensor, value)
         entry = self._live[id(tensor)] = (ref, value, key, number)
         if old is not None and ref is old[0] and key != old[2]:  # ``tensor.data = other``
-            self._owners = None
+            self._owners.forget()
         if type(tensor) is not Tensor:
             self._note_wrapper(entry, tensor)
-        if self._owners is not None:
-            self._note_owner(entry)
+        if self._owners.are_known:
+            self._owners.note(entry)
         if self._keep is not None:
             self._keep(value, tensor, key)
             if key in self._arrays.over:
@@ -227,7 +229,7 @@ class TensorTable:
             return
         moved = {at: (ref, value, key, since) for at, (ref, value, old, since) in self._live.items() if old == entry[2]}
         self._live.update(moved)
-        self._owners = None
+        self._owners.follow_move(entry[2], key)
         rekey(self._writes, entry[2], key)
         rekey(self._memory, entry[2], key)
         self._retention.follow_move(entry[2], key)
@@ -288,7 +290,8 @@ class TensorTable:
         """Forget a tensor that ``set_`` has put over other memory, which it may share with another tensor."""
         self._live.pop(id(tensor), None)
         self._named.pop(id(tensor), None)
-        self._named_memory = self._owners = None
+        self._named_memory = None
+        self._owners.forget()
         self.note_set(tensor)
         if self._is_over_known_memory(tensor):  # later, the tensors over it may be gone
             self.read(tensor)
@@ -309,7 +312,7 @@ class TensorTable:
 
     def tensor_over(self, key: int) -> Tensor | None:
         """Return a known tensor over the memory of this address; None if there is none."""
-        entry = self._owner_of(key) or self._registered_over(key)
+        entry = self._owners.over(key) or self._registered_over(key)
         return None if entry is None else entry[0]()
 
     def over_all_of(self, storage: torch.UntypedStorage) -> Tensor:
@@ -342,7 +345,7 @@ class TensorTable:
         """Drop the weak references to tensors."""
         for tensor in objects:
             self._live.pop(id(tensor), None)
-        self._owners = None
+        self._owners.forget()
 
     def take_back(self, pair: tuple[Tensor, ...]) -> None:
         """Know tensors again that `let_go` dropped."""
@@ -412,7 +415,7 @@ class TensorTable:
         if self._wrapped and (unwrapping := self._unwrapping(tensor)) is not None:
             return self._view_entry(unwrapping, tensor)
         key = storage_key(tensor)
-        owner = self._owner_of(key) or self._registered_over(key)
+        owner = self._owners.over(key) or self._registered_over(key)
         if owner is None:
             return self.add_source(tensor, "constant", self._origin_of(tensor))
         whole = owner[0]()
@@ -431,7 +434,7 @@ class TensorTable:
         return self._is_known(tensor) or id(tensor) in self._named
 
     def _is_over_known_memory(self, tensor: Tensor) -> bool:
-        return self._is_known(tensor) or self._owner_of(storage_key(tensor)) is not None
+        return self._is_known(tensor) or self._owners.over(storage_key(tensor)) is not None
 
     def _note_wrapper(self, entry: Entry, tensor: Tensor) -> None:
         self._parts.pop(id(tensor), None)
@@ -516,8 +519,8 @@ class TensorTable:
         entry = self._live[id(tensor)] = (weakref.ref(tensor), value, key, since)
         if self._parts or type(tensor) not in PLAIN:
             self._note_wrapper(entry, tensor)
-        if self._owners is not None:
-            self._note_owner(entry)
+        if self._owners.are_known:
+            self._owners.note(entry)
         return entry
 
     def _note_origin(self, source: Source) -> None:
@@ -527,17 +530,6 @@ class TensorTable:
             source.maker, source.made_inside = (source.name, -1) if source.name else self.makers.of(source.live)
         if source.foreign and not source.name:
             self.expose(source.live)
-
-    def _owner_of(self, key: int) -> Entry | None:
-        """Return the first tensor known over this memory.  The first call builds the index: most models need none."""
-        if self._owners is None:
-            self._owners = {}
-            for entry in sorted(self._live.values(), key=lambda one: one[1].slot):  # its own order depends on addresses
-                self._note_owner(entry)
-        owner = self._owners.get(key) if key else None
-        tensor = None if owner is None else owner[0]()
-        # it may have other memory by now, through code that is not recorded
-        return None if tensor is not None and storage_key(tensor) != key else owner
 
     def _registered_over(self, key: int) -> Entry | None:
         """Add the parameter or buffer over this memory that no call has read yet; None if there is none.
@@ -553,14 +545,6 @@ class TensorTable:
         for one in (tensor, *(part for part in held_tensors(tensor) if storage_key(part) == key)):
             self.read(one)
         return self._live[id(one)]
-
-    def _note_owner(self, entry: Entry) -> None:
-        assert self._owners is not None  # noqa: S101 - callers checked
-        if self._parts and (tensor := entry[0]()) is not None and inner_tensors(tensor):
-            return  # what is over its memory is no view of it, but of the tensors that it holds
-        owner = self._owners.get(entry[2])
-        if owner is None or owner[0]() is None or owner[0] is entry[0]:
-            self._owners[entry[2]] = entry
 
     def _as_view(self, tensor: Tensor, ref: weakref.ref[Tensor], last: Value) -> View | None:
         """Return the call that makes `tensor` from the tensor that owns its memory; None if that is unknown.

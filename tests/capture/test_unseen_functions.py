@@ -77,15 +77,29 @@ def test_set_to_a_computed_tensor_keeps_the_edge():
     assert history["add_1"].has_input_ancestor
 
 
-def set_over_tensors_that_are_gone(x):
-    fresh = [torch.empty(0).set_((x * number).detach()) for number in range(100)]
-    others = [x + number for number in range(400)]  # some are objects at the addresses of those that are gone
-    return [*fresh, others[-1]]
+OUTLIVED = {
+    "set_": lambda tensor: torch.empty(0).set_(tensor.detach()),
+    "a storage": lambda tensor: tensor.untyped_storage(),
+    "a parameter": lambda tensor: nn.Parameter(tensor, requires_grad=False),
+    "an array": lambda tensor: tensor.numpy(),
+}
 
 
-def test_set_to_a_tensor_that_is_gone_keeps_the_edge():
-    history = tl.log_forward_pass(Function(set_over_tensors_that_are_gone), X, layers_to_save=None)
+@pytest.mark.parametrize("outlived_by", OUTLIVED.values(), ids=OUTLIVED)
+def test_memory_that_outlives_its_tensor_keeps_the_edge(outlived_by):
+    def forward(x):
+        left = [outlived_by(x * number) for number in range(100)]
+        others = [x + number for number in range(400)]  # some are objects at the addresses of those that are gone
+        return [tensor_over(one) for one in left], others[-1]
+
+    history = tl.log_forward_pass(Function(forward), X, layers_to_save=None)
     assert [source.kind for source in history.recording.sources] == ["input"]
+
+
+def tensor_over(left):
+    if isinstance(left, torch.UntypedStorage):
+        return torch.empty(0).set_(left, 0, X.shape)
+    return left if isinstance(left, torch.Tensor) else torch.from_numpy(left)
 
 
 class LoadsAtTheFirstCall(nn.Module):

@@ -52,10 +52,11 @@ MUTANTS = (
     Mutant("capture/storage.py", "if one.stop <= other.start or", "if one.stop < other.start or"),
     Mutant("capture/storage.py", "% common <= common - other_run", "% common <= common"),
     Mutant(
-        "capture/tensor_table.py",
+        "capture/owners.py",
         "if owner is None or owner[0]() is None or owner[0] is entry[0]:",
         "if owner is None:",
     ),
+    Mutant("capture/owners.py", "self._replaced[entry[2]] = entry", "pass"),
     Mutant("capture/write_log.py", "if write[0] > number and overlap", "if write[0] >= number and overlap"),
     Mutant("capture/write_log.py", "self._pending_reads.append(read)", "pass"),
     Mutant("capture/write_log.py", "for _, _, former in self._writes.values():", "for _, _, former in ():"),
