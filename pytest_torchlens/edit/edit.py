@@ -53,7 +53,7 @@ def edit(  # noqa: PLR0913 - the method's parameters, by name
     )
     edited = ModelHistory(recording, history.options)
     edited.arguments, edited.expansions = history.arguments, history.expansions
-    edited.original = history.original or history
+    edited.original, edited.requests = history.original or history, (*history.requests, request)
     made = (*history.edits, *(applied(place, change) for place, change in request.changes))
     labels = {old: new for new, old in counterparts(history, edited).items()} if live else {}
     edited.edits = tuple(each.renamed(labels) for each in made)

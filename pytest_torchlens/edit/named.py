@@ -13,6 +13,7 @@ import torch
 from pytest_torchlens.edit.activations import activations
 from pytest_torchlens.edit.activations import key_of
 from pytest_torchlens.edit.edit import warn_of_own_gradients
+from pytest_torchlens.edit.module_state import ModuleState
 from pytest_torchlens.edit.places import Part
 from pytest_torchlens.edit.places import Place
 from pytest_torchlens.edit.places import places_of
@@ -180,6 +181,8 @@ class project_off:  # noqa: N801
 class splice_module:  # noqa: N801
     """Puts what a module makes of an activation in its place: a sparse autoencoder in the stream.
 
+    The module stays as it is, also in training mode: its running statistics do not change.
+
     Parameters
     ----------
     module
@@ -199,7 +202,11 @@ class splice_module:  # noqa: N801
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return what the module makes of `tensor`."""
-        result: torch.Tensor = self.module(tensor)
+        state = ModuleState(self.module)
+        try:
+            result: torch.Tensor = self.module(tensor)
+        finally:
+            state.restore()
         return result
 
 
@@ -276,7 +283,21 @@ def path_patch(
     whole = {place.text: place for place in places if place.index is None}  # two keys may name one activation
     kept = [*whole.values(), *(place for place in places if place.index is not None)]
     edits = patch_from(other, sender, at=at) | _as_in(history, kept)
+    _check_reached(history, _places(history, [sender], at), receivers)
     return patch_from(history.edit(edits), *receivers, at=at)
+
+
+def _check_reached(history: ModelHistory, senders: list[Place], receivers: Iterable[Any]) -> None:
+    """Raise if a receiver does not depend on the sender: then its edit would put there what is there."""
+    graph = Subgraph(history)
+    values = {id(place.value) for place in senders if place.consumer is None}
+    behind = graph.descendants(values, changed={place.consumer for place in senders} - {None})[1]  # type: ignore[arg-type]
+    for receiver in receivers:
+        places = _places(history, [receiver])
+        if not any(id(place.value) in behind for place in places):
+            is_before = places[-1].value.call <= senders[0].value.call
+            where = ": it comes before it" if is_before else ""
+            raise ValueError(f"path_patch: the receiver {places[0].text} does not depend on {senders[0].text}{where}")
 
 
 def attribution_patch(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
@@ -63,8 +64,9 @@ class Request:
             value = self._input(name).value
             self.changes.append((Place(whole.label_of(value), value), change))
         for name, change in _mapping("parameters", parameters).items():
-            source = self._source("parameter", name)
-            self.changes.append((Place(source.name, source.value), change))
+            source = self._parameter(name)
+            label = source.name if source.kind == "parameter" else whole.label_of(source.value)
+            self.changes.append((Place(label, source.value), change))
         self.of_gradients = bool(gradients)
         """Whether gradients are edited, for which autograd must follow the pass from its beginning."""
         for key, change in _mapping("gradients", gradients).items():
@@ -108,21 +110,38 @@ class Request:
         sources = {id(source.value): source for source in self.whole.recording.sources}
         return {key: sources[key] for key in self.swaps if key in sources}
 
-    def _source(self, kind: str, name: str) -> Source:
-        sources = {source.name: source for source in self.whole.recording.sources if source.kind == kind}
-        if name not in sources:
-            hint = close(name, sources) or f"there are: {', '.join(sources):.200}"
-            raise LookupKeyError(f"the pass read no {kind} {name!r}; {hint}")
-        return sources[name]
+    def _parameter(self, name: str) -> Source:
+        """Return the parameter or buffer of a name, which may be any name of a tied one."""
+        read = self.whole.sources_of_model()
+        if name not in read:
+            model = self.whole.recording.model()
+            is_there = model is not None and name in dict([*model.named_parameters(), *model.named_buffers()])
+            what = f"the pass did not read {name!r}" if is_there else f"no parameter or buffer {name!r}"
+            raise LookupKeyError(f"edit: parameters: {what}; {_nearest(name, read)}")
+        return read[name]
 
     def _input(self, name: str) -> Source:
-        """Return the input of a name: its path in the arguments, or its name in forward."""
+        """Return the input of a name: its path in the arguments, or its name in forward and the path inside it."""
+        read = {source.name: source for source in self.whole.recording.sources if source.kind == "input"}
         model = self.whole.recording.model()
         names = [] if model is None else list(_names_in_forward(model))
-        known = {source.name for source in self.whole.recording.sources if source.kind == "input"}
-        if name not in known and name in names:
-            return self._source("input", str(names.index(name)))
-        return self._source("input", name)
+        by_name = {_in_forward(path, names): source for path, source in read.items()}
+        if name not in read and name not in by_name:
+            inside = [each for each in by_name if each.startswith(f"{name}.")]
+            hint = f"name a tensor in it: {', '.join(inside):.200}" if inside else _nearest(name, by_name)
+            raise LookupKeyError(f"edit: inputs: the pass read no tensor {name!r}; {hint}")
+        return read[name] if name in read else by_name[name]
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    return close(name, known) or f"there are: {', '.join(known):.200}"
+
+
+def _in_forward(path: str, names: list[str]) -> str:
+    """Return the path of an input with the name of forward's parameter in place of its number."""
+    first, dot, rest = path.partition(".")
+    is_number = first.isdecimal() and int(first) < len(names)
+    return f"{names[int(first)]}{dot}{rest}" if is_number else path
 
 
 def _names_in_forward(model: Any) -> Iterator[str]:

@@ -54,6 +54,7 @@ from pytest_torchlens.records import SourcePlace
 
 if TYPE_CHECKING:
     from pytest_torchlens.edit import Sweep
+    from pytest_torchlens.edit.request import Request
     from pytest_torchlens.replay import Subgraph
 
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
@@ -95,6 +96,8 @@ class ModelHistory(HistoryView):
         """What `edit` ran as its steps, and by how much the outputs then differ."""
         self.original: ModelHistory | None = None
         """The pass without any of the edits; None for a pass without edits."""
+        self.requests: tuple[Request, ...] = ()
+        """The edits as they were asked for, one request for each call of `edit`."""
 
     @property
     def options(self) -> TraceOptions:

@@ -134,6 +134,55 @@ def test_inputs_and_parameters(network, live):
     assert torch.equal(output(edited), network(-X))
 
 
+class Sharing(nn.Module):
+    """Reads memory of its parameter and buffer under other names, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(4))
+        self.tied = self.scale
+        self.alias, self.part = self.scale.data, self.scale.data[1:]
+        self.register_buffer("shift", torch.ones(4))
+        self.kept = [self.shift]
+
+    def forward(self, inputs, more):
+        x, y = inputs["x"] * self.tied, inputs["deep"]["y"] + self.alias + self.part.sum()
+        return x + y * self.shift + self.kept[0] * more
+
+
+@BOTH_WAYS
+def test_all_that_reads_the_memory_of_an_edited_tensor_sees_the_edit(live):
+    model = Sharing()
+    args = {"x": X, "deep": {"y": X * 2}}, X * 3
+    history = tl.log_forward_pass(model, args)
+    for name in ("scale", "tied"):
+        edited = history.edit(parameters={name: 2.0}, live=live)
+        assert torch.equal(output(edited), X * 2 + (X * 2 + 2 + 6) + X * 3)
+    assert torch.equal(output(history.edit({"tied": 2.0}, live=live)), output(edited))
+    edited = history.edit(parameters={"shift": 0.0}, live=live)
+    assert torch.equal(output(edited), X)
+    edited = history.edit(inputs={"inputs.deep.y": 0.0, "more": -X}, live=live)
+    assert torch.equal(output(edited), X + (1 + 3) - X)
+    assert model.alias.equal(torch.ones(4))
+    assert model.kept[0] is model.shift
+    with pytest.raises(LookupKeyError, match=r"no tensor 'inputs.deep'; name a tensor in it: inputs.deep.y"):
+        history.edit(inputs={"inputs.deep": X}, live=live)
+
+
+def put_over(x):
+    y = x * 2
+    z = torch.empty(0)
+    z.set_(y)
+    return z + 1
+
+
+@BOTH_WAYS
+def test_memory_that_set_puts_into_a_tensor_is_that_of_the_edit(live):
+    model = Function(put_over)
+    edited = tl.log_forward_pass(model, X).edit({"mul_1": 5.0}, live=live)
+    assert torch.equal(output(edited), torch.full_like(X, 6.0))
+
+
 class Loop(nn.Module):
     def __init__(self):
         super().__init__()
@@ -450,9 +499,9 @@ def test_what_does_not_fit_is_named(network, edits, error, words):
 
 def test_other_arguments_that_do_not_fit_are_named(network):
     history = tl.log_forward_pass(network, X)
-    with pytest.raises(LookupKeyError, match=r"read no parameter '2.wieght'; did you mean '2.weight'"):
+    with pytest.raises(LookupKeyError, match=r"no parameter or buffer '2.wieght'; did you mean '2.weight'"):
         history.edit(parameters={"2.wieght": 0.0})
-    with pytest.raises(LookupKeyError, match="read no input 'y'; there are: "):
+    with pytest.raises(LookupKeyError, match="read no tensor 'y'; there are: input"):
         history.edit(inputs={"y": X})
     with pytest.raises(ValueError, match="the index stands in the key and in at="):
         history.edit({("linear_2", (0, 1)): 0.0}, at=1)
