@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import traceback
 from pathlib import Path
@@ -16,8 +17,8 @@ from pytest_torchlens.records import Stage
 
 PACKAGE = Path(__file__).resolve().parent.parent
 ALWAYS_NOISE = tuple(f"{PACKAGE / folder}/" for folder in ("plugin", "run", "zoo"))
-CALLING = (torch.nn.modules.module.__file__, torch.utils._contextlib.__file__)
-"""Files with the frames by which PyTorch calls a module: three for each call."""
+CALLING = (torch.nn.modules.module.__file__, torch.utils._contextlib.__file__, contextlib.__file__)
+"""Files with the frames by which PyTorch calls a module, three for each call, and by which a context ends."""
 
 
 def is_noise(filename: str, innermost: str) -> bool:
@@ -54,12 +55,12 @@ def _cut(stack: traceback.StackSummary) -> None:
 
 
 def _last_place(text: traceback.TracebackException | None) -> SourcePlace | None:
-    """Return where a traceback ends: its last frame, or the line that has a syntax error."""
+    """Return where a traceback ends outside this package: its last frame there, or the line with a syntax error."""
     while text:
         if line := getattr(text, "lineno", None):
             return SourcePlace(_printable(text.filename or "<string>"), int(line))
-        if text.stack:
-            frame = text.stack[-1]
+        if frames := [frame for frame in text.stack if not frame.filename.startswith(f"{PACKAGE}/")]:
+            frame = frames[-1]
             return SourcePlace(_printable(frame.filename), frame.lineno or 0, _printable(frame.name))
         text = text.__cause__ or (None if text.__suppress_context__ else text.__context__)
     return None

@@ -32,7 +32,9 @@ def find_zoo_file(name: str, folders: Collection[Path], registered: Collection[P
         if path.stem == name:
             return path
     hint = nearest(name, zoo_names(folders, registered))
-    if not hint.startswith("did you mean"):
+    if here := next((file for ending in ZOO_ENDINGS if (file := Path(name + ending)).is_file()), None):
+        hint = f"{here} lies here, and is run by file: pytest {here}"
+    elif not hint.startswith("did you mean"):
         searched = ", ".join(f"{folder.name}/" for folder in folders)
         hint += f"; your own are found in {searched} (ini key lens_zoo_paths), or run by file: pytest DIR/{name}.yaml"
     raise ZooError(f"unknown zoo {name!r}: {hint}")

@@ -51,6 +51,13 @@ def test_the_summary_names_what_a_model_raised(pytester: pytest.Pytester, zoo, w
     assert messages["odd"] == r"ValueError: bad name caf\udce9"
 
 
+def test_the_place_of_an_error_is_never_in_this_package_or_contextlib(pytester: pytest.Pytester, zoo):
+    (pytester.path / "z.yaml").write_text('provider: "python:models.py:zoo"\n')
+    result = pytester.runpytest_inprocess("z.yaml::plain", "--lens-validate", "--lens-no-isolate")
+    result.stdout.fnmatch_lines(["*FAILED in inputs: ZooError: *z.yaml: *this model needs an 'input'*"])
+    result.stdout.no_fnmatch_line("*where: *")
+
+
 @pytest.mark.slow
 def test_odd_characters_pass_between_workers_of_xdist(pytester: pytest.Pytester, zoo):
     pytest.importorskip("xdist")

@@ -194,6 +194,13 @@ def test_what_is_unknown_is_a_usage_error(pytester: pytest.Pytester, zoo: str, m
     result.stdout.no_fnmatch_line("*Traceback*")
 
 
+def test_a_file_of_the_name_beside_is_named(pytester: pytest.Pytester):
+    (pytester.path / "ok.yaml").write_text('provider: "python:models.py:zoo"\n')
+    result = pytester.runpytest_inprocess("--lens-zoo=ok")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*unknown zoo 'ok': ok.yaml lies here, and is run by file: pytest ok.yaml"])
+
+
 def test_an_unknown_model_of_a_node_id_is_a_usage_error(pytester: pytest.Pytester):
     result = pytester.runpytest_inprocess(f"{FILE}::linaer")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
