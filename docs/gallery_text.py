@@ -23,9 +23,10 @@ Below each stands what was seen in it as an image, point by point, beside the de
 figures count otherwise, and a size is the tensor's bytes (100 B for 5x5 floats) where the paper adds Python's own 48 B.
 
 `history.draw("net.svg", ...)` draws a history that is there, `show_model_graph(model, x, ...)` records one first;
-`DrawOptions` lists what may be asked for. The ending is the format: `.svg`, `.png`, `.dot`, and `.pdf` with Graphviz's
-own `dot`. In the SVG every node has an id, and shows all that is known of it when the pointer rests on it. Grey is for
-parameters that are trained: a layer whose parameters are all frozen is white and says `all frozen`.
+without a path, a notebook shows the drawing and no file is written. A history as the last value of a cell shows its
+rolled graph. `DrawOptions` lists what may be asked for. The ending is the format: `.svg`, `.png`, `.dot`, and `.pdf`
+with Graphviz's own `dot`. In the SVG every node has an id, and shows all that is known of it when the pointer rests on
+it. Grey is for parameters that are trained: a layer whose parameters are all frozen is white and says `all frozen`.
 """
 
 SEEN = {

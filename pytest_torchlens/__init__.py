@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pytest_torchlens.capture import SavingError
     from pytest_torchlens.capture import TraceError
     from pytest_torchlens.draw import THEMES
+    from pytest_torchlens.draw import Drawing
     from pytest_torchlens.draw import DrawingUnavailable
     from pytest_torchlens.draw import DrawOptions
     from pytest_torchlens.draw import OptionError
@@ -46,6 +47,7 @@ _HOME = {
     "ActivationArray": "extraction",
     "Activations": "extraction",
     "DecisionChangedError": "replay",
+    "Drawing": "draw",
     "DrawOptions": "draw",
     "DrawingUnavailable": "draw",
     "ExtractError": "extraction",
@@ -82,6 +84,7 @@ __all__ = [
     "Activations",
     "DecisionChangedError",
     "DrawOptions",
+    "Drawing",
     "DrawingUnavailable",
     "ExtractError",
     "HistoryFileError",

@@ -19,6 +19,7 @@ from pytest_torchlens.validate import Validation
 from pytest_torchlens.validate import validate
 
 if TYPE_CHECKING:
+    from pytest_torchlens.draw import Drawing
     from pytest_torchlens.draw import NestingDepth
     from pytest_torchlens.draw import VisOpt
 
@@ -142,10 +143,10 @@ def show_model_graph(  # noqa: PLR0913 - the paper's signature
     input_kwargs: dict[str, Any] | None = None,
     vis_opt: VisOpt = "unrolled",
     vis_nesting_depth: NestingDepth = None,
-    vis_outpath: Path | str = "model_graph.svg",
+    vis_outpath: Path | str | None = None,
     random_seed: int | None = None,
     **options: Any,
-) -> None:
+) -> Drawing | Path | None:
     """Draw a model's graph without saving any activation.
 
     Parameters
@@ -155,7 +156,13 @@ def show_model_graph(  # noqa: PLR0913 - the paper's signature
     vis_opt, vis_nesting_depth, **options
         Options of `DrawOptions` such as ``direction``, ``focus``, ``color_by``, ``node_text``, ``theme``, ``legend``.
     vis_outpath
-        Path of the drawing; its suffix is the format: ``.svg``, ``.pdf``, ``.png`` or ``.dot``.
+        Path of the drawing; its suffix is the format: ``.svg``, ``.pdf``, ``.png`` or ``.dot``.  Default: no file.
+
+    Returns
+    -------
+    Drawing | Path | None
+        Without `vis_outpath` the drawing, which a notebook shows and ``drawing.save(path)`` writes; else the path; None
+        for ``vis_opt="none"``.
 
     Raises
     ------
@@ -171,10 +178,11 @@ def show_model_graph(  # noqa: PLR0913 - the paper's signature
     from pytest_torchlens import draw  # most passes are not drawn
 
     drawing = draw.DrawOptions.of(vis_opt=vis_opt, vis_nesting_depth=vis_nesting_depth, **options)
-    path = draw.check_path(vis_outpath, "vis_outpath")
+    path = None if vis_outpath is None else draw.check_path(vis_outpath, "vis_outpath")
     history = log_forward_pass(model, input_args, input_kwargs, None, random_seed)
-    if vis_opt != "none":
-        draw.draw(history, path, drawing)
+    if vis_opt == "none":
+        return None
+    return draw.show(history, drawing) if path is None else draw.draw(history, path, drawing)
 
 
 def validate_model_activations(

@@ -52,14 +52,14 @@ class Owners:
         if (tensor := entry[0]()) is not None and inner_tensors(tensor):
             return  # what is over a wrapper's memory is no view of it, but of the tensors that it holds
         owner = self._by_memory.get(entry[2])
-        if owner is None:
+        if owner is None or owner[0]() is None or owner[0] is entry[0]:
             self._by_memory[entry[2]] = entry
 
     def note_gone(self, entry: Entry, memories: Memories) -> None:
         """Keep an entry about to be replaced if its memory outlives its tensor, in a storage or an unknown tensor."""
         memory = memories.get(entry[2])
         if memory is not None and memory() is not None:
-            pass
+            self._replaced[entry[2]] = entry
 
     def over(self, key: int) -> Entry | None:
         """Return the entry of the first tensor known over this memory."""

@@ -12,6 +12,10 @@ from pytest_torchlens.draw.drawing import draw
 from pytest_torchlens.draw.drawing import draw_difference
 from pytest_torchlens.draw.drawing import render
 from pytest_torchlens.draw.drawing import write_drawing
+from pytest_torchlens.draw.shown import Drawing
+from pytest_torchlens.draw.shown import picture_of
+from pytest_torchlens.draw.shown import show
+from pytest_torchlens.draw.shown import show_difference
 from pytest_torchlens.draw.text import module_id
 from pytest_torchlens.draw.text import node_id
 from pytest_torchlens.draw.theme import THEMES
@@ -20,6 +24,7 @@ from pytest_torchlens.records.options import OptionError
 
 __all__ = [
     "DrawOptions",
+    "Drawing",
     "DrawingUnavailable",
     "NestingDepth",
     "OptionError",
@@ -32,6 +37,9 @@ __all__ = [
     "draw_difference",
     "module_id",
     "node_id",
+    "picture_of",
     "render",
+    "show",
+    "show_difference",
     "write_drawing",
 ]

@@ -51,7 +51,7 @@ _STEPS = 24
 """Cells of a colour bar."""
 Link = Callable[[Operation], str]
 _LONGEST_HINT = 200
-_CALLER = 4
+_CALLER = 5
 """Frames from here to the code that called the history's draw method."""
 
 

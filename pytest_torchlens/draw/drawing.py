@@ -68,14 +68,19 @@ def draw(history: HistoryView, path: Path | str, options: DrawOptions, *, link: 
         If Graphviz cannot make it on this machine, or the file cannot be written.
     """
     path = check_path(path)
+    save_drawing(source_of(history, options, link), path)
+    return path
+
+
+def source_of(history: HistoryView, options: DrawOptions, link: Link | None = None) -> str:
+    """Return the DOT source of a history's drawing; parameters and errors are those of `draw`."""
     gradients = (
         frozenset(op.label for op in history.operations if op.has_saved_grad) if options.gradients else frozenset()
     )
     if options.gradients and not gradients:
         raise OptionError(NO_GRADIENT)
     scene = Scene.of(live_record(history), history.measurements)
-    _write(scene_source(scene, options, link=link, gradients=gradients, warns=True), path)
-    return path
+    return scene_source(scene, options, link=link, gradients=gradients, warns=True)
 
 
 def draw_difference(
@@ -99,13 +104,20 @@ def draw_difference(
         As `draw` does.
     """
     path = check_path(path)
+    save_drawing(source_of_difference(before, after, options), path)
+    return path
+
+
+def source_of_difference(
+    before: HistoryView | HistoryRecord, after: HistoryView | HistoryRecord, options: DrawOptions
+) -> str:
+    """Return the DOT source of the drawing of a difference; parameters and errors are those of `draw_difference`."""
     if options.gradients:
         raise OptionError(
             "gradients: expected False for a difference, got True; draw each pass: history.draw(gradients=True)"
         )
     scene = difference(live_record(before, "before"), live_record(after, "after"))
-    _write(scene_source(scene, options, warns=True), path)
-    return path
+    return scene_source(scene, options, warns=True)
 
 
 def live_record(history: HistoryView | HistoryRecord, name: str = "history") -> HistoryRecord:
@@ -167,18 +179,19 @@ def write_drawing(dot: str, path: Path) -> None:
     """
     check_file(path, make_folders=False)
     format_ = path.suffix.removeprefix(".")
-    drawn = dot.encode() if format_ == "dot" else render(dot, format_, timeout=_PATIENCE)
+    drawn = dot.encode() if format_ == "dot" else render(dot, format_, timeout=PATIENCE)
     write_atomically(path, drawn, make_folders=False)
 
 
-def _write(dot: str, path: Path) -> None:
+def save_drawing(dot: str, path: Path) -> None:
+    """Write a DOT source as `write_drawing` does; whatever is in the way is a `DrawingUnavailable`."""
     try:
         write_drawing(dot, path)
     except UnwritableError as error:
         raise DrawingUnavailable(f"no drawing: {error}") from None
 
 
-_PATIENCE = 600.0
+PATIENCE = 600.0
 """Seconds for the layout of one requested drawing; a report allows less."""
 
 

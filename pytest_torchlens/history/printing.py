@@ -171,10 +171,14 @@ _EDITS = "Edits"
 _OPEN_UP_TO = 50
 _MOST_ROWS = 500
 _ALIGNED_LEFT = "text-align:left;vertical-align:top"
+_SCROLLED = "overflow:auto;max-height:45em"
 
 
-def of_history(record: HistoryRecord, operations: list[LoggedOperation]) -> str:
-    """Return the summary, the modules, and a table of the layers; a long table is folded, and cut with a note."""
+def of_history(record: HistoryRecord, operations: list[LoggedOperation], svg: str = "") -> str:
+    """Return the summary, the picture if there is one, the modules, and a table of the layers.
+
+    A long table is folded, and cut with a note.
+    """
     title, *lines = (line.strip() for line in heading(record))
     facts = "".join(f"<li>{escape(line)}</li>" for line in lines)
     modules = _details(f"Modules ({len(record.modules) - 1})", _modules(record), len(record.modules))
@@ -182,7 +186,8 @@ def of_history(record: HistoryRecord, operations: list[LoggedOperation]) -> str:
     note = f"<p>… and {more:,} more: <code>history.to_pandas()</code> has all</p>" if more > 0 else ""
     table = _table(operations[:_MOST_ROWS], EditsByOperation(record))
     layers = _details(f"Layers ({len(record.layer_list)})", table + note, len(operations))
-    return f"<div><strong>{escape(title)}</strong><ul>{facts}</ul>{modules}{layers}</div>"
+    picture = svg and f'<div style="{_SCROLLED}">{svg[svg.index("<svg") :]}</div>'
+    return f"<div><strong>{escape(title)}</strong><ul>{facts}</ul>{picture}{modules}{layers}</div>"
 
 
 def of_operation(op: LoggedOperation) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
 from typing import TypeAlias
+from typing import overload
 
 from pytest_torchlens.history import printing
 from pytest_torchlens.history import tables
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     import networkx
     import pandas
 
+    from pytest_torchlens.draw import Drawing
     from pytest_torchlens.history.layers_and_operations import Layer
 
     KeyOrLayer: TypeAlias = str | int | LoggedOperation | Layer
@@ -266,16 +268,25 @@ class HistoryView(abc.ABC):
             return tables.rolled_to_networkx(self.operations, self.rolled_edges)
         return tables.to_networkx(self.operations)
 
-    def draw(self, path: Path | str = "model_graph.svg", **options: Any) -> Path:
-        """Draw the graph into a file, and return its path.
+    @overload
+    def draw(self, path: None = None, **options: Any) -> Drawing: ...
+    @overload
+    def draw(self, path: Path | str, **options: Any) -> Path: ...
+    def draw(self, path: Path | str | None = None, **options: Any) -> Drawing | Path:
+        """Draw the graph, for a notebook to show, or into a file.
 
         Parameters
         ----------
         path
-            Its ending is the format: ``.svg``, ``.pdf``, ``.png`` or ``.dot``.
+            Its ending is the format: ``.svg``, ``.pdf``, ``.png`` or ``.dot``.  Default: None, no file.
         **options
             Those of `DrawOptions`: ``vis_opt``, ``vis_nesting_depth``, ``direction``, ``focus``, ``color_by``,
             ``node_text``, ``theme``, ``legend``, ``gradients``, ``repeats``, ``max_nodes``.
+
+        Returns
+        -------
+        Drawing | Path
+            Without `path` the drawing, which a notebook shows and ``drawing.save(path)`` writes; else the path.
 
         Raises
         ------
@@ -286,17 +297,22 @@ class HistoryView(abc.ABC):
 
         Examples
         --------
+        >>> history.draw(vis_opt="rolled")  # doctest: +SKIP
         >>> history.draw("inside.pdf", focus="layer3.0", color_by="time", theme="print")  # doctest: +SKIP
         """
-        from pytest_torchlens.draw import DrawOptions
-        from pytest_torchlens.draw import draw
+        from pytest_torchlens import draw
 
-        return draw(self, path, DrawOptions.of(**options))
+        drawing = draw.DrawOptions.of(**options)
+        return draw.show(self, drawing) if path is None else draw.draw(self, path, drawing)
 
+    @overload
+    def draw_difference(self, before: HistoryView | HistoryRecord, path: None = None, **options: Any) -> Drawing: ...
+    @overload
+    def draw_difference(self, before: HistoryView | HistoryRecord, path: Path | str, **options: Any) -> Path: ...
     def draw_difference(
-        self, before: HistoryView | HistoryRecord, path: Path | str = "model_difference.svg", **options: Any
-    ) -> Path:
-        """Draw this forward pass and an earlier one as one graph, and return the drawing's path.
+        self, before: HistoryView | HistoryRecord, path: Path | str | None = None, **options: Any
+    ) -> Drawing | Path:
+        """Draw this forward pass and an earlier one as one graph.
 
         Added operations have a ``+``, removed ones a ``−``, changed ones a ``~`` and a line that says what changed.
         A module that is equal, added or removed as a whole is drawn as one node, unless a depth is given.
@@ -306,7 +322,7 @@ class HistoryView(abc.ABC):
         before
             The history, or its record, of an earlier pass of this model or of a former version of it.
         path, **options
-            As in `draw`.
+            As in `draw`, and so is what is returned.
 
         Raises
         ------
@@ -317,10 +333,12 @@ class HistoryView(abc.ABC):
         --------
         >>> after.draw_difference(before, "what_changed.svg")  # doctest: +SKIP
         """
-        from pytest_torchlens.draw import DrawOptions
-        from pytest_torchlens.draw import draw_difference
+        from pytest_torchlens import draw
 
-        return draw_difference(before, self, path, DrawOptions.of(**options))
+        drawing = draw.DrawOptions.of(**options)
+        if path is None:
+            return draw.show_difference(before, self, drawing)
+        return draw.draw_difference(before, self, path, drawing)
 
     # -- to text and to disk -------------------------------------------------------------------------------------
 
@@ -383,6 +401,19 @@ class HistoryView(abc.ABC):
         edits = f", {count_text(len(self.edits), 'edit')}" if self.edits else ""
         return f"<ModelHistory of {self.model_name}: {len(self)} layers{edits}>"
 
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        """Return for notebooks the summary, the rolled graph if it is not too large, and a table of the layers."""
+        from pytest_torchlens.draw import picture_of
+
+        svg = picture_of(self)
+        html = printing.of_history(self.record_without_operations(), self.operations, svg or "")
+        return {"text/plain": repr(self), "text/html": html} | ({"image/svg+xml": svg} if svg else {})
+
     def _repr_html_(self) -> str:
-        """Return the summary and a table of the layers for notebooks."""
+        """Return the summary and a table of the layers, for consoles that show no pictures."""
         return printing.of_history(self.record_without_operations(), self.operations)
+
+    def _ipython_key_completions_(self) -> list[str]:
+        """Return the keys that a notebook completes: labels, layers and addresses of modules."""
+        layers = dict.fromkeys(op.layer_label for op in self)
+        return list(dict.fromkeys([*(op.label for op in self.operations), *layers, *self.module_addresses]))

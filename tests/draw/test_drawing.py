@@ -102,12 +102,30 @@ def test_no_drawing_is_made_where_none_is_asked_for(history, tmp_path, name):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_without_a_path_a_notebook_shows_the_drawing(history, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    drawings = [history.draw(vis_opt="rolled"), history.draw_difference(history)]
+    drawings.append(tl.show_model_graph(DemoNetwork(), torch.rand(5, 5)))
+    assert list(tmp_path.iterdir()) == []
+    for shown in drawings:
+        assert shown._repr_svg_().rstrip().endswith("</svg>")
+        assert repr(shown) == "<Drawing: a notebook shows it; drawing.save('graph.svg') writes it>"
+        assert shown.save("graph.svg").read_text(encoding="utf-8") == shown.svg
+    with pytest.raises(tl.OptionError, match="expected the ending of a format"):
+        drawings[0].save("graph.txt")
+
+
 def test_operations_left_out_are_a_warning_of_the_line_that_asked(history, tmp_path):
     with pytest.warns(UserWarning, match=r"the last \d operations are not drawn: max_nodes is 4, .*focus") as caught:
         history.draw(tmp_path / "net.dot", max_nodes=4)
     assert [warning.filename for warning in caught] == [__file__]
-    with pytest.warns(UserWarning, match="are not drawn"):
-        history.draw_difference(history, tmp_path / "net.dot", max_nodes=4)
+    for path in (tmp_path / "net.dot", None):
+        with pytest.warns(UserWarning, match="are not drawn") as caught:
+            history.draw_difference(history, path, max_nodes=4)
+        assert [warning.filename for warning in caught] == [__file__]
+    with pytest.warns(UserWarning, match="are not drawn") as caught:
+        history.draw(max_nodes=4)
+    assert [warning.filename for warning in caught] == [__file__]
 
 
 def test_measured_flops_are_numbers_to_draw(tmp_path):

@@ -55,6 +55,27 @@ def test_history(history):
     assert not reader.tags & {"script", "style", "img", "link"}
 
 
+def test_a_notebook_shows_the_rolled_graph_above_the_table(history):
+    shown = history._repr_mimebundle_(include=None, exclude=None)
+    assert set(shown) == {"text/plain", "text/html", "image/svg+xml"}
+    assert "linear_1_1 (x3)" in shown["image/svg+xml"]
+    assert "<svg" in shown["text/html"]
+    assert "<li>fc: Linear, called 3 times</li>" in shown["text/html"]
+    assert "<svg" not in history._repr_html_()
+
+
+def test_a_notebook_shows_the_table_alone_without_graphviz(history, monkeypatch):
+    monkeypatch.setenv("PYTEST_LENS_DOT", "/no/such/program")
+    assert set(history._repr_mimebundle_()) == {"text/plain", "text/html"}
+
+
+def test_a_notebook_completes_keys(history):
+    keys = history._ipython_key_completions_()
+    assert {"linear_1_1:2", "linear_1_1", "fc", "input_1_0"} <= set(keys)
+    assert len(keys) == len(set(keys))
+    assert all(history[key] is not None for key in keys)
+
+
 def test_operation(history):
     op = history["linear_1_1:2"]
     page = op._repr_html_()
