@@ -21,6 +21,7 @@ from pytest_torchlens.edit.recording import output_with
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.replay import NotReplayableError
 from pytest_torchlens.replay import Subgraph
+from pytest_torchlens.replay.swaps import Kind
 from pytest_torchlens.replay.swaps import Replacement
 
 # -- changes: functions of the tensor ------------------------------------------------------------------------------
@@ -355,7 +356,7 @@ def _zeros(place: Place) -> torch.Tensor:
 
 
 def _adding(place: Place, zeros: torch.Tensor) -> Replacement:
-    return Replacement(place.label, place.value, lambda tensor: tensor + zeros)
+    return Replacement(f"attribution_patch: {place.label}", Kind.of(place.value), lambda tensor: tensor + zeros)
 
 
 def logit_lens(
@@ -383,7 +384,8 @@ def logit_lens(
     paths = [path for path, _ in history.recording.outputs]
 
     def seen(place: Place) -> Any:
-        swap = Replacement(target.label, target.value, values[place.label])
+        what = f"logit_lens: {place.label} in the place of {target.label}"
+        swap = Replacement(what, Kind.of(target.value), values[place.label])
         found = whole.run_with({id(target.value): swap}, check_decisions)
         return output_with(history.recording, dict(zip(paths, found.values(), strict=True)))
 

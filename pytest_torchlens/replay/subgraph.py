@@ -31,6 +31,7 @@ from pytest_torchlens.replay.run import Run
 from pytest_torchlens.replay.run import needed_values
 from pytest_torchlens.replay.run import slots_in_shared_memory
 from pytest_torchlens.replay.swaps import EdgeSwaps
+from pytest_torchlens.replay.swaps import Kind
 from pytest_torchlens.replay.swaps import Replacement
 from pytest_torchlens.replay.swaps import Swap
 from pytest_torchlens.replay.swaps import Swaps
@@ -260,7 +261,7 @@ class Subgraph:
                 if value.call not in members and id(value) not in self.outside:
                     raise ValueError(f"swap: {label!r} is neither an input nor an operation of {self!r}")
                 self.check_swappable(label, value)
-                swaps[id(value)] = Replacement(label, value, new)
+                swaps[id(value)] = Replacement(f"swap of {label}", Kind.of(value), new)
         return swaps
 
     def check_swappable(self, label: str, value: Value) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -481,9 +484,14 @@ def test_what_cannot_be_opened():
         ),
         ({Part("linear_2")[3:]: 0.0}, ValueError, r"nothing is at \[3:\]"),
         ({"linear_2": "zero"}, TypeError, "expected a number, a tensor or a function, got str"),
-        ({Part("linear_2")[0]: "zero"}, TypeError, r"linear_2_3 \[0\]: expected a number, a tensor, a function"),
-        ({"linear_2": torch.zeros(6)}, ValueError, r"expected float32\[3, 6\] on cpu, got float32\[6\]"),
-        ({Part("linear_2")[0]: torch.zeros(5)}, ValueError, r"of shape \[6\], got torch.float32 of shape \[5\]"),
+        ({Part("linear_2")[0]: "zero"}, TypeError, r"edit of linear_2_3 \[0\]: expected a number, a tensor or"),
+        ({"linear_2": torch.zeros(6)}, ValueError, r"\[3, 6\] on cpu, got float32\[6\] on cpu; .expand\(3, 6\) makes"),
+        ({"linear_2": torch.zeros(6).double()}, ValueError, r"; .expand\(3, 6\).to\(torch.float32\) makes it fit"),
+        ({"linear_2": torch.zeros(3, 6).numpy()}, TypeError, "got ndarray; torch.as_tensor makes a tensor of it"),
+        ({"linear_2": 1e39}, TypeError, r"edit of linear_2_3: 1e\+39 does not fit float32.*: its values go from -3.4"),
+        ({Part("linear_2")[0]: -1e39}, TypeError, r"linear_2_3 \[0\]: -1e\+39 does not fit float32\[6\] on cpu: its"),
+        ({"linear_2": 1j}, TypeError, "1j does not fit float32.*: give a real number"),
+        ({Part("linear_2")[0]: torch.zeros(5)}, ValueError, r"expected float32\[6\] on cpu, got float32\[5\]"),
         ({"linear_2": lambda t: t.sum()}, ValueError, r"got float32\[\]"),
         ({"linear_2": 1.0, Part("linear_2")[0]: 0.0}, ValueError, r"edited twice: as a whole, and linear_2_3 \[0\]"),
         ({Part("linear_2")[0]: 1.0, Part("linear_2")[:, 0]: 0.0}, ValueError, "edited twice: name each element"),
@@ -495,6 +503,29 @@ def test_what_does_not_fit_is_named(network, edits, error, words):
     history = tl.log_forward_pass(network, X)
     with pytest.raises(error, match=words):
         history.edit(edits)
+
+
+@BOTH_WAYS
+def test_numbers_that_do_not_fit_whole_numbers_and_masks_are_named(live):
+    model = Function(lambda x: torch.where(x > 0, x.long() + 1, 0))
+    history = tl.log_forward_pass(model, X)
+    for key, number, words in [
+        ("add_1", 0.5, "give a whole number"),
+        ("add_1", 2**70, "its values go from -9223372036854775808 to 9223372036854775807"),
+        ("gt_1", 1, "give True or False"),
+    ]:
+        with pytest.raises(TypeError, match=words):
+            history.edit({key: number}, live=live)
+    edited = history.edit({"gt_1": True, Part("add_1")[0]: np.int64(7)}, live=live)
+    assert torch.equal(output(edited), torch.cat([torch.full((1, 4), 7), X[1:].long() + 1]))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="notes of exceptions")
+def test_an_error_of_a_function_has_the_edit_as_a_note(network):
+    history = tl.log_forward_pass(network, X)
+    with pytest.raises(TypeError, match="hook") as caught:
+        history.edit({Part("linear_2")[0]: lambda tensor, hook: tensor})
+    assert caught.value.__notes__ == ["edit of linear_2_3 [0]: its function raised this, called with float32[6] on cpu"]
 
 
 def test_other_arguments_that_do_not_fit_are_named(network):
