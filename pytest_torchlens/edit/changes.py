@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 
-from pytest_torchlens.capture import Value
 from pytest_torchlens.edit.places import Place
 from pytest_torchlens.history.layers_and_operations import Layer
 from pytest_torchlens.history.layers_and_operations import LoggedOperation
@@ -69,28 +67,6 @@ def _given(place: Place, change: Any) -> Any:
     if change.tensor_contents is None:
         raise ValueError(f"edit of {place.label}: the activation {change.label} was not saved in its history")
     return change.tensor_contents
-
-
-class GradientChange:
-    """Leaves a tensor as it is, and changes its gradient in a later backward pass."""
-
-    def __init__(self, place: Place, change: Any) -> None:
-        if not place.value.requires_grad:
-            raise ValueError(f"edit of {place.text}: it requires no gradient: record outside of torch.no_grad()")
-        self._place = dataclasses.replace(place, label=f"the gradient of {place.label}")
-        self._change = change
-        self.__name__ = "gradient"
-        replacement([(self._place, change)])  # checks it
-
-    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a tensor of the same values, whose gradient is changed."""
-        tensor = tensor.view_as(tensor)
-        tensor.register_hook(self._changed)  # type: ignore[no-untyped-call]
-        return tensor
-
-    def _changed(self, gradient: torch.Tensor) -> torch.Tensor:
-        place = dataclasses.replace(self._place, value=Value(0, 0, 0, gradient))
-        return replacement([(place, self._change)]).tensor(lambda: gradient)
 
 
 def _of_part(place: Place, change: Any) -> Replacement:

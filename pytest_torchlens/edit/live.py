@@ -30,6 +30,8 @@ from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.tracer import Tracer
 from pytest_torchlens.edit.edited_sources import EditedSources
 from pytest_torchlens.edit.edited_sources import contents_before
+from pytest_torchlens.edit.gradients import is_in_checkpoint
+from pytest_torchlens.edit.gradients import warn_of_checkpoint
 from pytest_torchlens.edit.module_state import ModuleState
 from pytest_torchlens.edit.module_state import overwrite_unseen
 from pytest_torchlens.edit.request import Request
@@ -106,6 +108,8 @@ class EditingTracer(Tracer):
         self._edits = edits
         self._bodies = bodies
         self._sites = Sites()
+        self.in_checkpoint = ""
+        """The first edited call inside a checkpoint."""
 
     def _leaf(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record one call, edited if it is to be."""
@@ -114,6 +118,8 @@ class EditingTracer(Tracer):
         edited = info
         for edits in self._edits:
             edited = edits.info(site, edited)
+        if edited is not info and not self.in_checkpoint and is_in_checkpoint():
+            self.in_checkpoint = f"{info.name} in {site.statement.module or 'the model'}"
         result = super()._leaf(edited, args, kwargs)
         if any(call.info.name == info.name for call in self.calls[number:]):
             self._sites.count(site)
@@ -174,6 +180,8 @@ def run_again(
         each.check_applied()
     if request is not None:
         _warn_if_changed(history, request, new, edits[-1].recorded)
+    if one.tracer.in_checkpoint:
+        warn_of_checkpoint(new, one.tracer.in_checkpoint, stacklevel=5)
     return new
 
 

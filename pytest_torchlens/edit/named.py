@@ -12,7 +12,7 @@ import torch
 
 from pytest_torchlens.edit.activations import activations
 from pytest_torchlens.edit.activations import key_of
-from pytest_torchlens.edit.edit import warn_of_own_gradients
+from pytest_torchlens.edit.gradients import warn_of_replay
 from pytest_torchlens.edit.module_state import ModuleState
 from pytest_torchlens.edit.places import Part
 from pytest_torchlens.edit.places import Place
@@ -335,7 +335,7 @@ def attribution_patch(
     whole = Subgraph(history)
     zeros = {label: _zeros(place) for label, place in places.items()}
     swaps = {id(place.value): _adding(place, zeros[label]) for label, place in places.items()}
-    warn_of_own_gradients(history.recording, whole.descendants(swaps)[0])
+    warn_of_replay(history.recording, whole.descendants(swaps)[0], stacklevel=3)
     found = whole.run_with(swaps, check_decisions)
     paths = [path for path, _ in history.recording.outputs]
     value: Any = metric(output_with(history.recording, dict(zip(paths, found.values(), strict=True))))

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from pytest_torchlens.capture import Source
-from pytest_torchlens.edit.changes import GradientChange
 from pytest_torchlens.edit.changes import for_each_pass
 from pytest_torchlens.edit.changes import replacement
 from pytest_torchlens.edit.function import CallEdits
 from pytest_torchlens.edit.function import Changes
+from pytest_torchlens.edit.gradients import GradientChange
 from pytest_torchlens.edit.places import Place
 from pytest_torchlens.edit.places import places_of
 from pytest_torchlens.edit.places import without_index
@@ -57,8 +57,10 @@ class Request:
     ) -> None:
         self.whole = whole
         self.changes: Changes = []
+        self.places_by_key: dict[Any, list[Place]] = {}
+        """What each key of the edits names."""
         for key, change in _mapping("edits", edits).items():
-            places = places_of(whole, key, at)
+            places = self.places_by_key[key] = places_of(whole, key, at)
             self.changes += zip(places, for_each_pass(places, change), strict=True)
         for name, change in _mapping("inputs", inputs).items():
             value = self._input(name).value
@@ -71,7 +73,7 @@ class Request:
         """Whether gradients are edited, for which autograd must follow the pass from its beginning."""
         for key, change in _mapping("gradients", gradients).items():
             places = places_of(whole, key, at)
-            self.changes += [(without_index(place), GradientChange(place, change)) for place in places]
+            self.changes += [(without_index(place), GradientChange(whole.recording, place, change)) for place in places]
         if not self.changes:
             raise ValueError("edit: expected one edit or more, such as history.edit({'relu_1': 0.0}), got none")
         self.swaps: Swaps = {key: replacement(changes) for key, changes in self._of_values().items()}

@@ -222,7 +222,8 @@ class ModelHistory(HistoryView):
             ``example`` (dimension 0), ``channel`` (1), ``position`` (-2), ``feature`` (-1), ``head`` (-3, or
             ``(number, of)`` for a part of the features), ``mask`` (a boolean tensor).
         inputs, parameters
-            Changes of inputs, by the name of forward's parameter, and of parameters, by their address.
+            Changes of inputs, by the name of forward's parameter (``"x"``, ``"batch.pixels"`` for ``batch["pixels"]``),
+            and of parameters and buffers, by any of their addresses.
         gradients
             Changes of the gradients of activations, by key: a later backward pass from what the edited pass returns
             goes on with them.

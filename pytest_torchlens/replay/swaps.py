@@ -124,15 +124,14 @@ EdgeSwaps = dict[int, Swaps]
 """Replacements of what a single call reads, by its number."""
 
 
-def _why_not(number: complex, dtype: torch.dtype) -> str:
+def _why_not(number: Any, dtype: torch.dtype) -> str:
     """Return why a number cannot be an element of a tensor of this dtype; ``""`` if it can."""
     if not torch.can_cast(_DTYPES[type(number)], dtype):
         return "give True or False" if dtype is torch.bool else f"give {_KINDS[dtype.is_floating_point]}"
     if dtype is torch.bool or not cmath.isfinite(number):
         return ""
     limits = torch.finfo(dtype) if dtype.is_floating_point or dtype.is_complex else torch.iinfo(dtype)
-    parts = (number.real, number.imag) if isinstance(number, complex) else (number,)
-    fits = all(limits.min <= part <= limits.max for part in parts)
+    fits = all(limits.min <= part <= limits.max for part in (number.real, number.imag))
     return "" if fits else f"its values go from {limits.min} to {limits.max}"
 
 
@@ -142,7 +141,5 @@ _KINDS = {True: "a real number", False: "a whole number"}
 
 def _expands(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
     """Return whether a tensor of this shape can be expanded to the other."""
-    try:
-        return tuple(torch.broadcast_shapes(shape, wanted)) == wanted
-    except RuntimeError:
-        return False
+    ends = zip(reversed(shape), reversed(wanted), strict=False)
+    return len(shape) <= len(wanted) and all(size in (1, other) for size, other in ends)

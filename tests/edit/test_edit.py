@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import pytest_torchlens as tl
 from pytest_torchlens import DecisionChangedError
@@ -184,6 +185,35 @@ def test_memory_that_set_puts_into_a_tensor_is_that_of_the_edit(live):
     model = Function(put_over)
     edited = tl.log_forward_pass(model, X).edit({"mul_1": 5.0}, live=live)
     assert torch.equal(output(edited), torch.full_like(X, 6.0))
+
+
+@BOTH_WAYS
+def test_a_module_that_does_nothing_names_its_argument_and_says_so(live):
+    class Shortcut(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc, self.shortcut = nn.Linear(4, 4), nn.Identity()
+
+        def forward(self, x):
+            y = self.fc(x)
+            return y.sin() + self.shortcut(y)
+
+    model = Shortcut()
+    history = tl.log_forward_pass(model, X)
+    with pytest.warns(UserWarning, match=r"shortcut returned its argument, linear_1_1: .*\(sin_1_2, add_1_3\)"):
+        edited = history.edit({Part("shortcut"): 0.0}, live=live)
+    assert torch.equal(output(edited), torch.zeros(3, 4))
+    assert torch.equal(output(history.edit({"linear_1": 0.0}, live=live)), torch.zeros(3, 4))
+    edge = history.edit({("shortcut", "add_1"): 0.0}, live=live)
+    assert torch.equal(output(edge), model.fc(X).sin())
+
+
+def test_a_replay_says_that_an_operation_returned_its_argument():
+    model = Function(lambda x: (y := x * 2, F.dropout(y, 0.5, training=False).sin() + y)[1])
+    history = tl.log_forward_pass(model, X)
+    with pytest.warns(UserWarning, match=r"dropout_1_2 returned its argument: a replay edits .*\(sin_1_3, add_1_4\)"):
+        assert torch.equal(output(history.edit({"dropout_1": 0.0})), torch.zeros(3, 4))
+    assert torch.equal(output(history.edit({"dropout_1": 0.0}, live=True)), X * 2)
 
 
 class Loop(nn.Module):
@@ -401,10 +431,86 @@ def test_a_backward_that_a_replay_cannot_run_is_told():
     model = Function(lambda x: StraightThrough.apply(inner(x) * 3))
     history = tl.log_forward_pass(model, X)
     steer = torch.zeros(4, requires_grad=True)
-    with pytest.warns(UserWarning, match="a replay runs the steps of StraightThrough, a custom autograd function"):
+    with pytest.warns(UserWarning, match="no gradients flow through StraightThrough, a custom autograd"):
         history.edit({"linear_1": lambda t: t + steer})
     output(history.edit({"linear_1": lambda t: t + steer}, live=True)).sum().backward()
     assert torch.equal(steer.grad, torch.full((4,), 9.0))
+
+
+def test_hooks_that_a_replay_does_not_run_are_told():
+    def hooked(x):
+        y = inner(x)
+        y.register_hook(lambda gradient: gradient * 10)
+        return y * 1
+
+    inner = nn.Linear(4, 4)
+    model = Function(hooked)
+    history = tl.log_forward_pass(model, X)
+    steer = torch.zeros(4, requires_grad=True)
+    with pytest.warns(UserWarning, match="does not run the hook on the gradient of what mul reads"):
+        history.edit({"linear_1": lambda t: t + steer})
+    output(history.edit({"linear_1": lambda t: t + steer}, live=True)).sum().backward()
+    assert torch.equal(steer.grad, torch.full((4,), 30.0))
+    sequential = nn.Sequential(inner, nn.Sigmoid())
+    sequential[1].register_full_backward_hook(lambda module, before, after: None)
+    history = tl.log_forward_pass(sequential, X)
+    with pytest.warns(UserWarning, match="no gradients flow through the backward hooks of 1 in a replay"):
+        history.edit({"linear_1": 0.0})
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_an_edit_inside_a_checkpoint_has_no_right_gradients_and_is_told(reentrant):
+    inner = nn.Linear(4, 4)
+    model = Function(lambda x: checkpoint(lambda x: torch.tanh(inner(x)), x, use_reentrant=reentrant))
+    history = tl.log_forward_pass(model, X.clone().requires_grad_())
+    with pytest.warns(UserWarning, match="linear .* is inside a checkpoint, which a backward pass runs again without"):
+        history.edit({"linear_1": lambda t: t * 3}, live=True)
+    if reentrant:
+        with pytest.warns(UserWarning, match="no gradients flow through a reentrant checkpoint in a replay"):
+            history.edit({"linear_1": lambda t: t * 3})
+    else:
+        history.edit({"linear_1": lambda t: t * 3})  # warnings are errors in these tests
+
+
+def overwrite_first_column(x):
+    x[:, 0] = 0.0
+    return x
+
+
+@pytest.mark.parametrize(
+    ("key", "function"),
+    [
+        ("relu_1", torch.relu_),
+        ("sigmoid_1", torch.sigmoid_),
+        ("setitem_1", overwrite_first_column),
+        ("t_1", lambda x: x.t_().square()),
+    ],
+)
+def test_gradients_flow_through_edited_writes_as_in_a_replay(key, function):
+    inner = nn.Linear(4, 4)
+    model = Function(lambda x: function(inner(x)).square())
+    history = tl.log_forward_pass(model, X)
+
+    def edited(live):
+        steer = torch.full((), 0.5, requires_grad=True)
+        found = output(history.edit({key: lambda t: t * steer}, live=live))
+        found.sum().backward()
+        return found, steer.grad
+
+    found, gradient = edited(live=True)
+    assert inner.weight.grad.any()  # a live pass begins with the model's input
+    assert torch.equal(found, edited(live=False)[0])
+    assert torch.equal(gradient, edited(live=False)[1])
+
+
+def test_gradients_flow_through_an_edited_write_through_a_view():
+    inner, steer = nn.Linear(4, 4), torch.full((), 0.5, requires_grad=True)
+    model = Function(lambda x: (y := inner(x), y.t().exp_())[0].square())
+    history = tl.log_forward_pass(model, X)
+    output(history.edit({"exp_1": lambda t: t * steer}, live=True)).sum().backward()
+    plain = torch.full((), 0.5, requires_grad=True)
+    (inner(X).exp() * plain).square().sum().backward()
+    assert torch.allclose(steer.grad, plain.grad)
 
 
 def test_a_live_pass_leaves_a_pending_backward_as_it_is():
@@ -419,8 +525,15 @@ def test_a_live_pass_leaves_a_pending_backward_as_it_is():
 def test_the_gradient_of_a_pass_without_gradients_is_refused(network):
     with torch.no_grad():
         history = tl.log_forward_pass(network, X)
-    with pytest.raises(ValueError, match=r"linear_2_3: it requires no gradient: record outside of torch.no_grad"):
+    with pytest.raises(ValueError, match=r"of linear_2_3: the pass has no gradients: record outside of"):
         history.edit(gradients={"linear_2": 0.0})
+    history = tl.log_forward_pass(network, X)
+    with pytest.raises(ValueError, match="gradient of input_1_0: it has none, as no parameter or input that"):
+        history.edit(gradients={"input_1": 0.0})
+    with pytest.raises(ValueError, match=r"of the gradient of linear_2_3 \[0\]: expected float32\[6\]"):
+        history.edit(gradients={Part("linear_2")[0]: torch.zeros(5)})
+    edited = history.edit(gradients={Part("linear_2")[0]: 0.0})
+    assert [*map(str, edited.edits)] == ["linear_2_3 ← 0.0 as its gradient at [0]"]
 
 
 # -- attention -----------------------------------------------------------------------------------------------------
