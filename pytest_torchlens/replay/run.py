@@ -36,6 +36,7 @@ from pytest_torchlens.capture.values import version_of
 from pytest_torchlens.capture.wrappers import is_wrapper
 from pytest_torchlens.replay.calls import NotReplayableError
 from pytest_torchlens.replay.player import Player
+from pytest_torchlens.replay.player import as_non_leaf
 from pytest_torchlens.replay.swaps import EdgeSwaps
 from pytest_torchlens.replay.swaps import Swaps
 
@@ -199,7 +200,14 @@ class Run:
     def _feed(self, number: int, value: Value) -> None:
         """Put a saved activation, or what replaces it, in the place of a value."""
         swap, borrow = self._swaps.get(id(value)), partial(self._borrow, value)
-        self.player.put(value, borrow() if swap is None else swap.tensor(borrow), number)
+        tensor = borrow() if swap is None else swap.tensor(borrow)
+        if value.requires_grad and not tensor.requires_grad and not tensor.is_inference():
+            # kernels are chosen by it: that of attention by its mask
+            if swap is None:
+                tensor.requires_grad_()
+            elif swap.is_function:
+                tensor = as_non_leaf(tensor)
+        self.player.put(value, tensor, number)
         self._note(value)
 
     def _borrow(self, value: Value) -> torch.Tensor:
