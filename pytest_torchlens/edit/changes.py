@@ -81,7 +81,7 @@ def _of_part(place: Place, change: Any) -> Replacement:
         is_whole = isinstance(new, torch.Tensor) and new.shape == whole.shape != kind.shape
         return new[place.index] if is_whole else new
 
-    if callable(change) and not isinstance(change, torch.Tensor):
+    if callable(change) and not isinstance(change, torch.Tensor | type):
         return Replacement(f"edit of {place.text}", kind, lambda tensor: cut(change(tensor)))
     return Replacement(f"edit of {place.text}", kind, cut(change))
 

@@ -187,6 +187,8 @@ def _by_name(label: str, shape: tuple[int, ...], at: Mapping[str, Any]) -> Any:
         if len(at) > 1:
             raise ValueError(f"edit of {label}: a mask goes alone")
         mask = torch.as_tensor(at["mask"])
+        if mask.dtype is not torch.bool:
+            raise TypeError(f"edit of {label}: expected a mask of booleans, such as mask > 0, got {mask.dtype}")
         try:
             return mask.expand(shape)
         except RuntimeError:
@@ -231,5 +233,11 @@ def _part_text(part: Any) -> str:
         step = "" if part.step is None else f":{part.step}"
         return f"{'' if part.start is None else part.start}:{'' if part.stop is None else part.stop}{step}"
     if isinstance(part, torch.Tensor):
-        return f"a mask of {int(part.sum())}" if part.dtype is torch.bool else f"{part.tolist()}"
+        if part.dtype is torch.bool:
+            return f"a mask of {int(part.sum())}"
+        return f"{part.tolist()}" if part.numel() <= _MOST_SHOWN else f"{part.numel():,} indices"
     return "..." if part is ... else str(part)
+
+
+_MOST_SHOWN = 16
+"""The length of a list of indices that is shown."""

@@ -623,6 +623,16 @@ def test_what_cannot_be_opened():
         ({"linear_2": torch.zeros(3, 6).numpy()}, TypeError, "got ndarray; torch.as_tensor makes a tensor of it"),
         ({"linear_2": 1e39}, TypeError, r"edit of linear_2_3: 1e\+39 does not fit float32.*: its values go from -3.4"),
         ({Part("linear_2")[0]: -1e39}, TypeError, r"linear_2_3 \[0\]: -1e\+39 does not fit float32\[6\] on cpu: its"),
+        (
+            {"linear_2": nn.ReLU},
+            TypeError,
+            r"edit of linear_2_3: expected a function, got the class ReLU: give ReLU\(…\)",
+        ),
+        (
+            {Part("linear_2", mask=torch.ones(6)): 0.0},
+            TypeError,
+            "expected a mask of booleans, such as mask > 0, got tor",
+        ),
         ({"linear_2": 1j}, TypeError, "1j does not fit float32.*: give a real number"),
         ({Part("linear_2")[0]: torch.zeros(5)}, ValueError, r"expected float32\[6\] on cpu, got float32\[5\]"),
         ({"linear_2": lambda t: t.sum()}, ValueError, r"got float32\[\]"),
