@@ -39,11 +39,14 @@ def replacement(changes: list[tuple[Place, Any]]) -> Replacement:
     TypeError, ValueError
         If a change does not fit, or two of them are in the same part.
     """
+    of_gradients = [(place, change) for place, change in changes if getattr(change, "is_of_gradient", False)]
+    if of_gradients and len(changes) > 1:
+        _check_apart([change.place for _, change in of_gradients])
+        of_values = [each for each in changes if each not in of_gradients]
+        return _InTurn([replacement(some) for some in (of_values, *([each] for each in of_gradients)) if some])
     place, change = changes[0]
     if place.index is None and len(changes) == 1:
         return Replacement(f"edit of {place.text}", Kind.of(place.value), _given(place, change))
-    if any(other.index is None for other, _ in changes):
-        raise ValueError(f"{place.label} is edited twice: as a whole, and {_other(changes).text}")
     try:
         _check_apart([each for each, _ in changes])
     except IndexError as error:  # of a live pass, in which the value has another shape
@@ -51,12 +54,11 @@ def replacement(changes: list[tuple[Place, Any]]) -> Replacement:
     return _Parts([(each.index, _of_part(each, _given(each, change))) for each, change in changes])
 
 
-def _other(changes: list[tuple[Place, Any]]) -> Place:
-    return next((place for place, _ in changes if place.index is not None), changes[1][0])
-
-
 def _check_apart(places: list[Place]) -> None:
     """Raise if an element is in two places, or twice in one: then their order would matter."""
+    if len(places) > 1 and any(place.index is None for place in places):
+        other = next((place for place in places if place.index is not None), places[1])
+        raise ValueError(f"{places[0].label} is edited twice: as a whole, and {other.text}")
     taken = torch.zeros(tuple(places[0].value.shape), dtype=torch.bool)
     number = 0
     for place in places:
@@ -99,9 +101,28 @@ def _of_part(place: Place, change: Any) -> Replacement:
         is_whole = isinstance(new, torch.Tensor) and new.shape == whole.shape != kind.shape
         return new[place.index] if is_whole else new
 
-    if callable(change) and not isinstance(change, torch.Tensor):
+    if callable(change) and not isinstance(change, torch.Tensor | type):
         return Replacement(f"edit of {place.text}", kind, lambda tensor: fitted(change(tensor)))
     return Replacement(f"edit of {place.text}", kind, fitted(change))
+
+
+class _InTurn(Replacement):
+    """Changes a tensor, then the gradient of what it became."""
+
+    def __init__(self, replacements: list[Replacement]) -> None:
+        self._replacements = replacements
+        self.is_function = True
+
+    def tensor(self, old: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """Return the changed tensor; `old` returns the value itself."""
+        new = old()
+        for each in self._replacements:
+            new = each.tensor(partial(_itself, new))
+        return new
+
+
+def _itself(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 class _Parts(Replacement):

@@ -43,7 +43,7 @@ class EditedSources:
             for key, source in request.of_sources().items():
                 name = source.kind, source.name
                 live, now = found.get(name, (source.live, None))
-                former = partial(contents_before, source) if now is None else now.clone
+                former = partial(_former, source) if now is None else now.clone
                 found[name] = live, request.swaps[key].tensor(former)
         self._new = {id(live): new for live, new in found.values()}
         self._by_memory = {storage_key(live): (live, new) for live, new in found.values() if storage_key(live)}
@@ -75,6 +75,14 @@ class EditedSources:
         if id(leaf) not in self._views:
             self._views[id(leaf)] = leaf, _same_part(leaf, live, new)
         return self._views[id(leaf)][1]
+
+
+def _former(source: Source) -> torch.Tensor:
+    """Return a copy of a source as it was before the pass; gradients flow through it, unless the pass overwrote it."""
+    if source.written or not source.live.requires_grad:
+        return contents_before(source)
+    with torch.enable_grad():
+        return source.live.clone()
 
 
 def contents_before(source: Source) -> torch.Tensor:

@@ -51,6 +51,14 @@ class CallEdits:
         paths = [path for path, value in self._paths if value is place.value]
         self._arguments.setdefault(paths[0], []).append((place, change))
 
+    def has_the_changes_of(self, other: CallEdits) -> bool:
+        """Return whether another call has the same edits, as it has where one key names both."""
+        return self._changes() == other._changes()
+
+    def _changes(self) -> list[list[int]]:
+        by_place = [*self._outputs.values(), *self._arguments.values()]
+        return [[id(change) for _, change in changes] for changes in by_place]
+
     def info(self, info: FunctionInfo) -> FunctionInfo:
         """Return the facts of a function whose calls are edited."""
         edited = copy.copy(info)

@@ -34,23 +34,29 @@ class GradientChange:
         What is put in the place of the gradient.
     """
 
+    is_of_gradient = True
+
     def __init__(self, recording: Recording, place: Place, change: Any) -> None:
         if reason := _why_no_gradient(recording, place.value):
             raise ValueError(f"edit of the gradient of {place.text}: {reason}")
-        self._place = dataclasses.replace(place, label=f"the gradient of {place.label}")
+        self.place = dataclasses.replace(place, label=f"the gradient of {place.label}")
         self.change = change
         self.where = place.text.removeprefix(place.label).replace(" ", " at ", 1)
         """The part of the gradient, in words."""
-        replacement([(self._place, change)])  # checks it
+        replacement([(self.place, change)])  # checks it
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a tensor of the same values, whose gradient is changed."""
+        if not tensor.requires_grad:
+            raise ValueError(
+                f"edit of {self.place.text}: it has none, as another edit put a tensor there that requires none"
+            )
         tensor = tensor.view_as(tensor)
         tensor.register_hook(self._changed)  # type: ignore[no-untyped-call]
         return tensor
 
     def _changed(self, gradient: torch.Tensor) -> torch.Tensor:
-        place = dataclasses.replace(self._place, value=Value(0, 0, 0, gradient))
+        place = dataclasses.replace(self.place, value=Value(0, 0, 0, gradient))
         return replacement([(place, self.change)]).tensor(lambda: gradient)
 
 

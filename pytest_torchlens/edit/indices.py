@@ -70,7 +70,7 @@ def _by_name(label: str, shape: tuple[int, ...], at: Mapping[str, Any]) -> Any:
 def _mask(label: str, shape: tuple[int, ...], given: Any) -> torch.Tensor:
     mask = torch.as_tensor(given)
     if mask.dtype is not torch.bool:
-        raise TypeError(f"edit of {label}: mask: expected booleans, got {mask.dtype}; .bool() makes a mask of it")
+        raise TypeError(f"edit of {label}: expected a mask of booleans, such as mask > 0, got {mask.dtype}")
     try:
         return mask.expand(shape)
     except RuntimeError:

@@ -41,6 +41,7 @@ from pytest_torchlens.edit.sites import of_model
 from pytest_torchlens.edit.sites import sites_of
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.replay import NotReplayableError
+from pytest_torchlens.replay.run import is_unchanged
 
 _NONE: Mapping[Function, Callable[..., Any]] = MappingProxyType({})
 
@@ -59,12 +60,16 @@ class EditsBySite:
         self.recorded = sites_of(self._history.recording)
         self._edits = {self.recorded[number]: edits for number, edits in request.of_calls().items()}
         recorded, edited = (Counter(site.statement for site in some) for some in (self.recorded, self._edits))
+        first = {site.statement: edits for site, edits in reversed(self._edits.items())}
+        alone = {
+            site.statement for site, edits in self._edits.items() if not edits.has_the_changes_of(first[site.statement])
+        }
         self._of_all_calls = {
             statement: edits
-            for (statement, *_), edits in self._edits.items()
-            if edited[statement] == recorded[statement]
+            for statement, edits in first.items()
+            if edited[statement] == recorded[statement] and statement not in alone
         }
-        """Edits by statement, where all its recorded calls are edited: so are those that only this pass makes."""
+        """Edits by statement, where all its recorded calls have the same: so have those that only this pass makes."""
         self._applied: set[Site] = set()
 
     def info(self, site: Site, info: FunctionInfo) -> FunctionInfo:
@@ -186,7 +191,16 @@ def run_again(
 
 
 def _warn_if_changed(history: ModelHistory, request: Request, recording: Recording, sites: list[Site]) -> None:
-    """Warn if something that is not behind an edit differs: the model keeps something between its calls."""
+    """Warn if something that is not behind an edit differs: the model changed, or keeps something between its calls."""
+    first = history.original or history
+    changed = next((source for source in first.recording.sources if not is_unchanged(source)), None)
+    if changed is not None:
+        warnings.warn(
+            f"edit: {changed.label} has changed since the recorded pass, and a live pass reads what it holds now; "
+            "live=False edits the recorded pass",
+            stacklevel=5,
+        )
+        return
     behind, _ = request.whole.descendants(request.swaps, changed=request.edges)
     behind |= {place.value.call for place, _ in request.changes}
     now = dict(zip(sites_of(recording), recording.calls, strict=True))

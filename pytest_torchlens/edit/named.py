@@ -70,7 +70,7 @@ class mean_ablate:  # noqa: N801
         if outside:
             raise ValueError(f"mean_ablate: shape {list(taken.shape)} has no dimension {outside[0]}")
         mean = taken.mean(axes, keepdim=True)
-        return _expanded("mean_ablate: the means", mean, tensor)
+        return _expanded("mean_ablate: means", mean, tensor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +145,7 @@ class steer:  # noqa: N801
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the sum."""
-        return tensor + self.scale * _expanded("steer: the vector", self.vector.to(tensor), tensor)
+        return tensor + self.scale * _expanded("steer: a vector", self.vector.to(tensor), tensor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,7 +235,7 @@ def _expanded(name: str, given: torch.Tensor, tensor: torch.Tensor) -> torch.Ten
     try:
         return given.expand(tensor.shape)
     except RuntimeError:
-        raise ValueError(f"{name} have shape {list(given.shape)}, which does not fit {list(tensor.shape)}") from None
+        raise ValueError(f"{name} of shape {list(given.shape)} cannot be expanded to {list(tensor.shape)}") from None
 
 
 # -- edits: what goes where ----------------------------------------------------------------------------------------

@@ -142,7 +142,9 @@ def parts_of(key: Any, at: Any = None) -> tuple[Any, str | None, Any]:
 def _edges(subgraph: Subgraph, place: Place, consumer: str) -> Iterator[Place]:
     """Yield the places where operations of a key read a value."""
     calls = subgraph.recording.calls
-    nodes = [node for node in subgraph.nodes_of(consumer) if node.call is not None]
+    nodes = subgraph.nodes_of(consumer)
+    if others := [node.label for node in nodes if node.call is None]:
+        raise LookupKeyError(f"expected an operation that reads {place.label}, got {others[0]!r}, which is none")
     for number in dict.fromkeys(node.number for node in nodes):
         reads = [read for _, read in edges_in(calls[number])]
         if any(value_of(read) is place.value for read in reads):

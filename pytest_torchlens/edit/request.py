@@ -58,7 +58,7 @@ class Request:
         self.whole = whole
         self.changes: Changes = []
         self.places_by_key: dict[Any, list[Place]] = {}
-        """What each key of the edits names."""
+        """What each key of the edits and gradients names."""
         for key, change in _mapping("edits", edits).items():
             places = self.places_by_key[key] = places_of(whole, key, at)
             self.changes += zip(places, for_each_pass(places, change), strict=True)
@@ -73,6 +73,7 @@ class Request:
         """Whether gradients are edited, for which autograd must follow the pass from its beginning."""
         for key, change in _mapping("gradients", gradients).items():
             places = places_of(whole, key, at)
+            self.places_by_key.setdefault(key, places)
             self.changes += [(without_index(place), GradientChange(whole.recording, place, change)) for place in places]
         if not self.changes:
             raise ValueError("edit: expected one edit or more, such as history.edit({'relu_1': 0.0}), got none")

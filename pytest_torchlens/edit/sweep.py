@@ -101,7 +101,7 @@ def sweep(
     named = _named(edits)
     whole = Subgraph(passes[base])
     other = passes.get(source)
-    changes = {name: _changes(whole, edit, source, options.at) for name, edit in named.items()}
+    changes = {name: _changes(whole, edit, source, options.at, name) for name, edit in named.items()}
     places = [place for each in changes.values() if isinstance(each, list) for place in each]
     others = activations(other, places) if other is not None else {}
     requests = {name: _request(whole, each, others, options.at, name) for name, each in changes.items()}
@@ -186,7 +186,7 @@ def _key_text(key: Any) -> str:
     return key if isinstance(key, str) else repr(key)
 
 
-def _changes(whole: Subgraph, edit: Any, source: str, at: Any) -> dict[Any, Any] | list[Place]:
+def _changes(whole: Subgraph, edit: Any, source: str, at: Any, name: Any) -> dict[Any, Any] | list[Place]:
     """Return an edit's changes by key, or the places of a key alone, which get what they are in the other pass."""
     if isinstance(edit, Mapping):
         return dict(edit)
@@ -195,7 +195,8 @@ def _changes(whole: Subgraph, edit: Any, source: str, at: Any) -> dict[Any, Any]
             f"sweep: expected an edit such as {{{edit!r:.80}: 0.0}}, got its key alone: that takes the activation of "
             "another pass, which clean= or corrupted= gives"
         )
-    return places_of(whole, edit, at)
+    with _naming(name):
+        return places_of(whole, edit, at)
 
 
 def _request(whole: Subgraph, changes: Any, others: dict[str, torch.Tensor], at: Any, name: Any) -> Request:

@@ -304,7 +304,7 @@ def _source_tensors(sources: list[Source]) -> dict[int, torch.Tensor]:
     untouched = {source.value.slot: _as_read(source) for source in sources if not source.written}
     written = [source.value for source in sources if source.written]
     copies = zip(written, copies_of(written), strict=True)
-    return untouched | {value.slot: _as_non_leaf(copy) if _is_non_leaf(value, copy) else copy for value, copy in copies}
+    return untouched | {value.slot: as_non_leaf(copy) if _is_non_leaf(value, copy) else copy for value, copy in copies}
 
 
 def _as_read(source: Source) -> torch.Tensor:
@@ -322,10 +322,10 @@ def _result_of_record(value: Value, saved: torch.Tensor) -> torch.Tensor:
     copy = duplicate(saved)
     if value.stride is not None and strides_of(copy) not in (None, value.stride):  # it was expanded
         copy = with_layout(copy, value.stride)
-    return _as_non_leaf(copy) if _is_non_leaf(value, copy) else copy.requires_grad_(value.requires_grad)
+    return as_non_leaf(copy) if _is_non_leaf(value, copy) else copy.requires_grad_(value.requires_grad)
 
 
-def _as_non_leaf(copy: torch.Tensor) -> torch.Tensor:
+def as_non_leaf(copy: torch.Tensor) -> torch.Tensor:
     """Return a tensor over the same memory that is not a leaf: autograd refuses writes to leaves."""
     with torch.enable_grad():
         non_leaf: torch.Tensor = _NonLeaf.apply(copy.detach(), torch.ones((), device="cpu", requires_grad=True))

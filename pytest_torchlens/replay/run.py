@@ -36,6 +36,7 @@ from pytest_torchlens.capture.values import version_of
 from pytest_torchlens.capture.wrappers import is_wrapper
 from pytest_torchlens.replay.calls import NotReplayableError
 from pytest_torchlens.replay.player import Player
+from pytest_torchlens.replay.player import as_non_leaf
 from pytest_torchlens.replay.swaps import EdgeSwaps
 from pytest_torchlens.replay.swaps import Swaps
 
@@ -178,7 +179,7 @@ class Run:
         read += [value for each in self._subgraph.ends.values() for value in needed_values(each)]
         for position in {value.position for value in read if value.call < 0}:
             source = self._recording.sources[position]
-            if not _is_unchanged(source) and not self._is_replaced(source.value):
+            if not is_unchanged(source) and not self._is_replaced(source.value):
                 raise NotReplayableError(f"{source.label} was changed after the pass was recorded: record it again")
         for value in {id(value): value for value in read if value.call < 0}.values():
             if id(value) in self._swaps:
@@ -199,7 +200,14 @@ class Run:
     def _feed(self, number: int, value: Value) -> None:
         """Put a saved activation, or what replaces it, in the place of a value."""
         swap, borrow = self._swaps.get(id(value)), partial(self._borrow, value)
-        self.player.put(value, borrow() if swap is None else swap.tensor(borrow), number)
+        tensor = borrow() if swap is None else swap.tensor(borrow)
+        if value.requires_grad and not tensor.requires_grad and not tensor.is_inference():
+            # kernels are chosen by it: that of attention by its mask
+            if swap is None:
+                tensor.requires_grad_()
+            elif swap.is_function:
+                tensor = as_non_leaf(tensor)
+        self.player.put(value, tensor, number)
         self._note(value)
 
     def _borrow(self, value: Value) -> torch.Tensor:
@@ -374,7 +382,7 @@ def slots_in_shared_memory(recording: Recording) -> set[int]:
     return slots
 
 
-def _is_unchanged(source: Source) -> bool:
+def is_unchanged(source: Source) -> bool:
     """Return whether a source still holds what it held when it was first read, as far as that can be told."""
     if source.written or source.wrapper is not None:  # it was copied
         return True

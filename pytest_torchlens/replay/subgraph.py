@@ -277,8 +277,8 @@ class Subgraph:
         try:
             return [(node.label, node.value) for node in self._made([key])]
         except LookupKeyError as error:
-            names = close(str(key), parameters) or f"{', '.join(parameters):.200}"
-            raise LookupKeyError(f"{error}; parameters: {names}" if isinstance(key, str) else str(error)) from None
+            hint = close(key, parameters) if isinstance(key, str) and "no layer" in str(error) else ""
+            raise LookupKeyError(f"{error}; parameters: {hint}" if hint else str(error)) from None
 
     def sources_of_model(self, kinds: Collection[str] = ("parameter", "buffer")) -> dict[str, Source]:
         """Return the parameters and buffers that the pass read by name; tied ones are there by each of their names."""

@@ -60,6 +60,8 @@ class Replacement:
         self._new = new.item() if isinstance(new, np.generic) else new
         self.is_function = callable(new) and not isinstance(new, torch.Tensor)
         """Whether it needs the value itself."""
+        if isinstance(new, type):
+            raise TypeError(f"{what}: expected a function, got the class {new.__name__}: give {new.__name__}(…)")
         if isinstance(self._new, bool | int | float | complex):
             self._check_number(self._new)
         elif not self.is_function:

@@ -216,6 +216,21 @@ def test_a_replay_says_that_an_operation_returned_its_argument():
     assert torch.equal(output(history.edit({"dropout_1": 0.0}, live=True)), X * 2)
 
 
+@BOTH_WAYS
+def test_kernels_are_those_of_the_pass_where_gradients_choose_them(live):
+    x = torch.rand(3, 2, 5, 8, generator=torch.Generator().manual_seed(1))
+    bias = nn.Parameter(torch.rand(3, 2, 5, 5, generator=torch.Generator().manual_seed(2)))
+
+    def attention(x, scale=1, mask=3):  # with a mask without gradients, another kernel rounds otherwise
+        return F.scaled_dot_product_attention(x.sin() * scale, x.cos(), x, attn_mask=bias * mask).tanh()
+
+    model = Function(attention)
+    history = tl.log_forward_pass(model, x)
+    found = [output(history.edit({key: lambda t: t * 2}, live=live)) for key in ("sin_1", "mul_2")]
+    assert torch.equal(found[0], attention(x, scale=2))
+    assert torch.equal(found[1], attention(x, mask=6))
+
+
 class Loop(nn.Module):
     def __init__(self):
         super().__init__()
@@ -583,6 +598,11 @@ def test_what_cannot_be_opened():
     [
         ({"linear_22": 0.0}, LookupKeyError, "'linear_2"),
         ({"output_1": 0.0}, ValueError, "output of the model, where nothing can start"),
+        (
+            {("linear_3", "output_1"): 0.0},
+            LookupKeyError,
+            "operation that reads linear_3_5, got 'output_1_6'",
+        ),
         ({("linear_1", "linear_3"): 0.0}, LookupKeyError, "'linear_3' does not read linear_1_1; what does: "),
         ({("linear_1", "relu_1"): 0.0}, NotReplayableError, "relu_1_2 overwrites linear_1_1"),
         ({Part("linear_2")[:, 6]: 0.0}, ValueError, r"linear_2_3: \[:, 6\] does not fit shape \[3, 6\]"),
@@ -603,6 +623,16 @@ def test_what_cannot_be_opened():
         ({"linear_2": torch.zeros(3, 6).numpy()}, TypeError, "got ndarray; torch.as_tensor makes a tensor of it"),
         ({"linear_2": 1e39}, TypeError, r"edit of linear_2_3: 1e\+39 does not fit float32.*: its values go from -3.4"),
         ({Part("linear_2")[0]: -1e39}, TypeError, r"linear_2_3 \[0\]: -1e\+39 does not fit float32\[6\] on cpu: its"),
+        (
+            {"linear_2": nn.ReLU},
+            TypeError,
+            r"edit of linear_2_3: expected a function, got the class ReLU: give ReLU\(…\)",
+        ),
+        (
+            {Part("linear_2", mask=torch.ones(6)): 0.0},
+            TypeError,
+            "expected a mask of booleans, such as mask > 0, got tor",
+        ),
         ({"linear_2": 1j}, TypeError, "1j does not fit float32.*: give a real number"),
         ({Part("linear_2")[0]: torch.zeros(5)}, ValueError, r"expected float32\[6\] on cpu, got float32\[5\]"),
         ({"linear_2": lambda t: t.sum()}, ValueError, r"got float32\[\]"),
@@ -647,8 +677,8 @@ def test_other_arguments_that_do_not_fit_are_named(network):
         history.edit(parameters={"2.wieght": 0.0})
     with pytest.raises(LookupKeyError, match="read no tensor 'y'; there are: input"):
         history.edit(inputs={"y": X})
-    with pytest.raises(ValueError, match="the index stands in the key and in at="):
-        history.edit({("linear_2", (0, 1)): 0.0}, at=1)
+    for key in (("linear_2", (0, 1)), Part("linear_2")[0, 1]):  # at= is the index of keys that have none
+        assert history.edit({key: 0.0}, at=1).edits[0].place == "linear_2_3 [0, 1]"
     other = tl.log_forward_pass(network, X, layers_to_save=["linear_1"])
     with pytest.raises(ValueError, match="the activation linear_2_3 was not saved"):
         history.edit({"linear_2": other["linear_2"]})

@@ -227,9 +227,9 @@ def test_errors_of_parameters(make: Callable[[], Any], error: type[Exception], m
     ("change", "message"),
     [
         (edit.mean_ablate(7), "has no dimension 7"),
-        (edit.mean_ablate(0, of=torch.ones(4, 2)), "does not fit"),
+        (edit.mean_ablate(0, of=torch.ones(4, 2)), "means of shape .* cannot be expanded to"),
         (edit.resample(seed=0, axis=9), "has no dimension 9"),
-        (edit.steer(torch.ones(3)), r"vector have shape \[3\]"),
+        (edit.steer(torch.ones(3)), r"vector of shape \[3\] cannot"),
         (edit.project_off(torch.ones(3)), "is not 3 long"),
         (edit.splice_module(nn.Flatten()), "expected float32"),
     ],

@@ -339,6 +339,11 @@ def test_errors(history: tl.ModelHistory, edits: Any, options: Any, error: type[
         history.sweep(edits, **{"metric": loss} | options)
 
 
+def test_a_key_alone_that_does_not_fit_names_its_edit(history: tl.ModelHistory, corrupted: tl.ModelHistory):
+    with pytest.raises(ValueError, match=r"sweep: edit \('relu_1', 'channel 99'\): .* index 99 is out of bounds"):
+        history.sweep(grid(["relu_1"], channel=[99]), metric=loss, corrupted=corrupted)
+
+
 def test_errors_of_results(history: tl.ModelHistory):
     sweep = history.sweep([{"relu_1": 0.0}], metric=loss)
     with pytest.raises(ValueError, match=r"no metric 'los'; there are: .*loss"):
