@@ -369,6 +369,6 @@ def _is_rounding(one: torch.Tensor, other: torch.Tensor) -> bool:
     if not other.is_floating_point():
         return torch.equal(one, other)
     tolerance = (
-        torch.finfo(other.dtype).eps ** 0.75 * float(other.nan_to_num(0, 0, 0).abs().amax()) if other.numel() else 0.0
+        torch.finfo(other.dtype).eps ** 0.75 * float(other.detach().nan_to_num(0, 0, 0).abs().amax()) if other.numel() else 0.0
     )
     return torch.allclose(one, other, rtol=0.0, atol=tolerance, equal_nan=True)
