@@ -368,7 +368,6 @@ def _is_rounding(one: torch.Tensor, other: torch.Tensor) -> bool:
         return False
     if not other.is_floating_point():
         return torch.equal(one, other)
-    tolerance = (
-        torch.finfo(other.dtype).eps ** 0.75 * float(other.detach().nan_to_num(0, 0, 0).abs().amax()) if other.numel() else 0.0
-    )
+    largest = float(other.detach().nan_to_num(0, 0, 0).abs().amax()) if other.numel() else 0.0
+    tolerance = torch.finfo(other.dtype).eps ** 0.75 * largest
     return torch.allclose(one, other, rtol=0.0, atol=tolerance, equal_nan=True)

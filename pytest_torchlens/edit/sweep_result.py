@@ -151,7 +151,7 @@ class Sweep:
             "value": float(rows.mean()),
             "low": low,
             "high": high,
-            "effect": float(self.effects(name)[number]),
+            "effect": float(self.effects(name)[number].detach()),
             "refused": self.refused.get(self.names[number], ""),
         }
         if len(others) == 1:
