@@ -7,6 +7,7 @@ batch, and sizes that were recorded as numbers (``view(1, -1)``) stay right, for
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -73,10 +74,63 @@ def stacked(swaps: list[Swaps], values: Mapping[int, Value]) -> Swaps:
     return {key: StackedReplacement(values[key], [each[key] for each in swaps]) for key in swaps[0]}
 
 
+class ActivationStore:
+    """Activations of the recorded pass that all runs of a sweep share.
+
+    Computed ones stay; of those read from disk the oldest make room.  Those in memory anyway cost nothing.
+
+    Parameters
+    ----------
+    limit
+        How many bytes the computed ones and those read from disk may take together.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._kept: dict[int, torch.Tensor | None] = {}
+        self._read: dict[int, torch.Tensor] = {}
+        self._computed = 0
+
+    @property
+    def room(self) -> int:
+        """How many bytes further computed values may take."""
+        return self._limit - self._computed
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what is computed or read from disk."""
+        return self._computed + sum(tensor.nbytes for tensor in self._read.values())
+
+    def add(self, computed: Mapping[int, torch.Tensor]) -> None:
+        """Add values that were computed, by the id of the value."""
+        self._kept.update(computed)
+        self._computed += sum(tensor.nbytes for tensor in computed.values())
+
+    def get(self, value: Value, load: Callable[[Value], torch.Tensor | None]) -> torch.Tensor | None:
+        """Return the activation of a value; `load` returns the saved one, if there is one."""
+        key = id(value)
+        if key in self._kept:
+            return self._kept[key]
+        if key not in self._read:
+            tensor = load(value)
+            if tensor is None or tensor is value.tensor:
+                self._kept[key] = tensor
+                return tensor
+            self._make_room(tensor.nbytes)
+            if self.nbytes + tensor.nbytes > self._limit:
+                return tensor
+            self._read[key] = tensor
+        return self._read[key]
+
+    def _make_room(self, nbytes: int) -> None:
+        while self._read and self.nbytes + nbytes > self._limit:
+            del self._read[next(iter(self._read))]
+
+
 class SweepRun(Run):
     """A run that takes values from a store that all runs of a sweep share."""
 
-    def __init__(self, store: dict[int, torch.Tensor | None], subgraph: Subgraph, *args: Any, **options: Any) -> None:
+    def __init__(self, store: ActivationStore, subgraph: Subgraph, *args: Any, **options: Any) -> None:
         self._store = store
         super().__init__(subgraph, *args, **options)
 
@@ -105,9 +159,7 @@ class SweepRun(Run):
         return self._saved(value)
 
     def _saved(self, value: Value) -> torch.Tensor | None:
-        if id(value) not in self._store:
-            self._store[id(value)] = super()._saved(value)
-        return self._store[id(value)]
+        return self._store.get(value, super()._saved)
 
 
 class NotStackableError(RuntimeError):
@@ -223,24 +275,33 @@ class Runner:
         The whole graph.
     check_decisions
         Whether an edit that changes what Python read raises.
+    memory
+        How many bytes of activations may be kept for all edits.
+    keep_graph
+        Whether the outputs keep their graph, for a backward pass.
     """
 
-    def __init__(self, whole: Subgraph, check_decisions: bool) -> None:
+    def __init__(self, whole: Subgraph, check_decisions: bool, memory: int, keep_graph: bool) -> None:
         self._whole = whole
         self._checks = check_decisions
-        self._store: dict[int, torch.Tensor | None] = {}
+        self._keep_graph = keep_graph
+        self._store = ActivationStore(memory)
 
     def probe(self, swaps: Swaps, edges: EdgeSwaps) -> SweepRun:
         """Return a run of some edits, to be looked at."""
         return self._run(swaps, edges, self._checks, Player, feeds=True)
 
     def prepare(self, runs: list[SweepRun]) -> None:
-        """Compute what the runs read and the history did not save, each value once."""
+        """Compute what the runs read and the history did not save, each value once, as far as there is memory."""
         read = {id(value): value for run in runs for value in run.frontier if value.slot not in self._whole.shared}
         missing = {str(key): value for key, value in read.items() if runs[0].saved(value) is None}
+        sizes = itertools.accumulate(value.nbytes for value in missing.values())
+        missing = {
+            key: value for (key, value), size in zip(missing.items(), sizes, strict=True) if size <= self._store.room
+        }
         if missing:
             found = Subgraph(self._whole.history, end=missing).run_with({}, self._checks)
-            self._store.update({int(key): tensor.detach() for key, tensor in found.items()})
+            self._store.add({int(key): tensor.detach() for key, tensor in found.items()})
 
     def alone(self, swaps: Swaps, edges: EdgeSwaps) -> dict[str, torch.Tensor]:
         """Return the outputs under one edit, by label."""
@@ -282,7 +343,7 @@ class Runner:
             found = self._run(swaps, edges, checks, player_for, feeds=True).outputs()
         except OtherMemoryError:
             found = self._run(swaps, edges, checks, player_for, feeds=False).outputs()
-        return {label: tensor.detach() for label, tensor in found.items()}
+        return found if self._keep_graph else {label: tensor.detach() for label, tensor in found.items()}
 
     def _run(self, swaps: Swaps, edges: EdgeSwaps, checks: bool, player_for: PlayerFor, *, feeds: bool) -> SweepRun:
         return SweepRun(self._store, self._whole, swaps, checks, feeds=feeds, player_for=player_for, edges=edges)

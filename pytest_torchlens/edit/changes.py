@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.edit.places import Place
 from pytest_torchlens.history.layers_and_operations import Layer
 from pytest_torchlens.history.layers_and_operations import LoggedOperation
@@ -46,29 +47,48 @@ def replacement(changes: list[tuple[Place, Any]]) -> Replacement:
     place, change = changes[0]
     if place.index is None and len(changes) == 1:
         return Replacement(f"edit of {place.text}", Kind.of(place.value), _given(place, change))
-    _check_apart([each for each, _ in changes])
+    try:
+        _check_apart([each for each, _ in changes])
+    except IndexError as error:  # of a live pass, in which the value has another shape
+        raise ValueError(f"edit of {place.text}: it does not fit shape {list(place.value.shape)}: {error}") from None
     return _Parts([(each.index, _of_part(each, _given(each, change))) for each, change in changes])
 
 
 def _check_apart(places: list[Place]) -> None:
-    """Raise if two places have elements in common: then their order would matter."""
+    """Raise if an element is in two places, or twice in one: then their order would matter."""
     if len(places) > 1 and any(place.index is None for place in places):
         other = next((place for place in places if place.index is not None), places[1])
         raise ValueError(f"{places[0].label} is edited twice: as a whole, and {other.text}")
     taken = torch.zeros(tuple(places[0].value.shape), dtype=torch.bool)
+    number = 0
     for place in places:
-        if taken[place.index].any():
+        part = taken[place.index]
+        if part.any():
             raise ValueError(f"{place.text} is edited twice: name each element in one edit only")
         taken[place.index] = True
+        number += part.numel()
+        if int(taken.count_nonzero()) < number:
+            raise ValueError(f"{place.text} names an element twice: name each one once")
 
 
 def _given(place: Place, change: Any) -> Any:
-    """Return a change with the tensor in place of an activation of a history."""
+    """Return a change with the tensor in place of an activation of a history: of a whole one what is at the place."""
     if not isinstance(change, LoggedOperation):
         return change
-    if change.tensor_contents is None:
+    saved = change.tensor_contents
+    if saved is None:
         raise ValueError(f"edit of {place.label}: the activation {change.label} was not saved in its history")
-    return change.tensor_contents
+    if change.fingerprint and fingerprint(saved) != change.fingerprint:
+        raise ValueError(
+            f"edit of {place.label}: what is saved of {change.label} is not the activation: save options transformed "
+            "it, or it was overwritten since; patch_from(other, key) computes the activation"
+        )
+    return cut(place, saved)
+
+
+def cut(place: Place, whole: torch.Tensor) -> torch.Tensor:
+    """Return the part of another pass's activation that takes the place of this one; another shape stays as it is."""
+    return whole if place.index is None or whole.shape != place.value.shape else whole[place.index]
 
 
 def _of_part(place: Place, change: Any) -> Replacement:
@@ -77,13 +97,13 @@ def _of_part(place: Place, change: Any) -> Replacement:
     part = torch.empty(whole.shape, dtype=torch.bool)[place.index]
     kind = whole._replace(shape=tuple(part.shape), stride=torch.empty(part.shape, device="meta").stride())
 
-    def cut(new: Any) -> Any:
+    def fitted(new: Any) -> Any:
         is_whole = isinstance(new, torch.Tensor) and new.shape == whole.shape != kind.shape
         return new[place.index] if is_whole else new
 
     if callable(change) and not isinstance(change, torch.Tensor | type):
-        return Replacement(f"edit of {place.text}", kind, lambda tensor: cut(change(tensor)))
-    return Replacement(f"edit of {place.text}", kind, cut(change))
+        return Replacement(f"edit of {place.text}", kind, lambda tensor: fitted(change(tensor)))
+    return Replacement(f"edit of {place.text}", kind, fitted(change))
 
 
 class _InTurn(Replacement):

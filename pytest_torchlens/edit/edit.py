@@ -26,22 +26,25 @@ from pytest_torchlens.edit.request import Request
 from pytest_torchlens.edit.returned_arguments import warn_of_returned_arguments
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import AppliedEdit
+from pytest_torchlens.records.options import FLAG
 from pytest_torchlens.replay import Subgraph
 
 
 def edit(  # noqa: PLR0913 - the method's parameters, by name
     history: ModelHistory,
-    edits: Mapping[Any, Any] | None,
+    edits: Mapping[Any, Any] | None = None,
     *,
-    at: Any,
-    inputs: Mapping[str, Any] | None,
-    parameters: Mapping[str, Any] | None,
-    gradients: Mapping[Any, Any] | None,
-    expand: Iterable[str],
-    live: bool,
-    check_decisions: bool,
+    at: Any = None,
+    inputs: Mapping[str, Any] | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    gradients: Mapping[Any, Any] | None = None,
+    expand: Iterable[str] = (),
+    live: bool = False,
+    check_decisions: bool = True,
 ) -> ModelHistory:
     """Return the history of the edited pass; `ModelHistory.edit` has the parameters."""
+    FLAG.check("edit: live", live)
+    FLAG.check("edit: check_decisions", check_decisions)
     if expand:
         history = expanded(history, expand)
         if not (edits or inputs or parameters or gradients):

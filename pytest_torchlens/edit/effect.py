@@ -50,6 +50,7 @@ def assert_effect(
         output's difference, relative to its norm.
     **options
         Those of `ModelHistory.edit`: ``at``, ``inputs``, ``parameters``, ``expand``, ``live``, ``check_decisions``.
+        ``gradients`` changes no output.
 
     Raises
     ------
@@ -105,6 +106,8 @@ def _edited(history: Any, edits: Any, options: dict[str, Any]) -> ModelHistory:
         return history.edit(edits, **options)
     if edits is None and (options.keys() & {"inputs", "parameters"}):
         return history.edit(**options)
+    if edits is None and "gradients" in options:
+        raise ValueError("assert_effect: edits of gradients alone change no output: edit them, and compare gradients")
     given = history if edits is None else edits
     if given.original is None:
         raise ValueError("assert_effect: expected edits, such as {'relu_1': 0.0}, or an edited history, got neither")

@@ -31,7 +31,7 @@ def attention_in_steps(  # noqa: PLR0913 - the signature of the function that it
 ) -> torch.Tensor:
     """Return what `torch.nn.functional.scaled_dot_product_attention` returns, by its definition.
 
-    Scores are ``query @ key.T * scale`` plus the mask, the pattern is their softmax, the result ``pattern @ value``.
+    Scores are ``(query * scale) @ key.T`` plus the mask, the pattern is their softmax, the result ``pattern @ value``.
     With grouped queries each head of keys and values serves several of queries.
 
     Parameters
@@ -44,7 +44,8 @@ def attention_in_steps(  # noqa: PLR0913 - the signature of the function that it
     if enable_gqa:
         key = key.repeat_interleave(query.size(-3) // key.size(-3), -3)
         value = value.repeat_interleave(query.size(-3) // value.size(-3), -3)
-    scores = query @ key.transpose(-2, -1) * (1 / math.sqrt(query.size(-1)) if scale is None else scale)
+    query = query * (1 / math.sqrt(query.size(-1)) if scale is None else scale)  # first, as the scores may overflow
+    scores = query @ key.transpose(-2, -1)
     if is_causal:
         shape = query.size(-2), key.size(-2)
         attn_mask = torch.ones(shape, dtype=torch.bool, device=query.device).tril()
@@ -103,6 +104,24 @@ def bodies_of(names: Iterable[str]) -> dict[Function, Callable[..., Any]]:
 
 def _difference(before: ModelHistory, after: ModelHistory) -> str:
     pairs = zip(tensors(before.recording.output), tensors(after.recording.output), strict=True)
-    reals = [(one.detach(), other.detach()) for one, other in pairs if one.is_floating_point() and one.numel()]
-    difference = max((float((one - other).abs().max()) for one, other in reals), default=0.0)
-    return f"outputs differ by at most {difference:.2g}"
+    outputs = [(one.detach(), other.detach()) for one, other in pairs]
+    if any(one.shape != other.shape for one, other in outputs):
+        return "outputs differ in shape"
+    real = [_real_difference(*pair) for pair in outputs if _is_real(pair[0])]
+    integers = torch.cat([(one != other).flatten() for one, other in outputs if not _is_real(one)] or [torch.empty(0)])
+    parts = [f"by at most {max((size for size, _ in real), default=0.0):.2g}"] if real or not len(integers) else []
+    parts += [f"in {number:,} places by NaN or infinity" for number in [sum(odd for _, odd in real)] if number]
+    parts += [f"in {int(integers.sum()):,} of {len(integers):,} integers"] if len(integers) else []
+    return f"outputs differ {', '.join(parts)}"
+
+
+def _is_real(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _real_difference(one: torch.Tensor, other: torch.Tensor) -> tuple[float, int]:
+    """Return the largest difference of finite numbers, and how many others differ."""
+    same = (one == other) | (one.isnan() & other.isnan())
+    finite = one.isfinite() & other.isfinite()
+    difference = torch.where(finite & ~same, (one - other).abs(), 0.0)
+    return float(difference.max()) if one.numel() else 0.0, int((~same & ~finite).sum())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 from pathlib import Path
+from typing import Any
 
 from pytest_torchlens.records import write_atomically
 
@@ -21,7 +22,7 @@ class HeatMap:
     title
         What the numbers are.
     places
-        Row and column of each number.
+        Row and column of each number; what has the same text and is not equal is another row or column.
     values
         The numbers; NaN leaves a cell without colour.
     notes
@@ -33,7 +34,7 @@ class HeatMap:
     def __init__(
         self,
         title: str,
-        places: list[tuple[str, str]],
+        places: list[tuple[Any, Any]],
         values: list[float],
         notes: list[str],
         *,
@@ -41,6 +42,9 @@ class HeatMap:
     ) -> None:
         self.title = title
         self.cells = dict(zip(places, zip(values, notes, strict=True), strict=True))
+        if len(self.cells) < len(places):
+            twice = next(place for place in places if places.count(place) > 1)
+            raise ValueError(f"heat map: two numbers are at {twice!r:.80}: name each row and column once")
         self.rows = list(dict.fromkeys(row for row, _ in places))
         self.columns = list(dict.fromkeys(column for _, column in places))
         finite = [value for value in values if math.isfinite(value)]
@@ -50,8 +54,8 @@ class HeatMap:
     @property
     def svg(self) -> str:
         """The picture as SVG text."""
-        left = 12 + max(len(row) for row in self.rows) * _GLYPH
-        lean = max(len(column) for column in self.columns) * _GLYPH * 0.71
+        left = 12 + max(len(str(row)) for row in self.rows) * _GLYPH
+        lean = max(len(str(column)) for column in self.columns) * _GLYPH * 0.71
         top = 34 + lean
         width = max(left + len(self.columns) * _WIDTH + lean + 8, 16 + len(self.title) * _GLYPH * 1.2)
         height = top + len(self.rows) * _HEIGHT + 12
@@ -67,14 +71,28 @@ class HeatMap:
         )
 
     def save(self, path: Path | str) -> Path:
-        """Write the picture to a file and return its path."""
-        return write_atomically(Path(path), self.svg)
+        """Write the picture to a file and return its path.
+
+        Parameters
+        ----------
+        path
+            A file that ends in ``.svg``; it is replaced.
+
+        Raises
+        ------
+        ValueError
+            If it ends otherwise.
+        """
+        file = Path(path)
+        if file.suffix.lower() != ".svg":
+            raise ValueError(f"heat map: expected a file that ends in .svg, got {str(file)!r:.80}")
+        return write_atomically(file, self.svg)
 
     def _repr_html_(self) -> str:
         return self.svg
 
-    def _row(self, row: str, left: float, right: float, top: float) -> str:
-        text = f'<text x="{left}" y="{top + 17:.1f}" fill="#000000">{html.escape(row)}</text>'
+    def _row(self, row: Any, left: float, right: float, top: float) -> str:
+        text = f'<text x="{left}" y="{top + 17:.1f}" fill="#000000">{html.escape(str(row))}</text>'
         cells = [
             self._cell(*self.cells[row, column], right + place * _WIDTH, top)
             for place, column in enumerate(self.columns)
@@ -90,9 +108,9 @@ class HeatMap:
             f'text-anchor="middle" font-size="11" fill="{text}">{_number(value)}</text></g>'
         )
 
-    def _column(self, column: str, left: float, bottom: float) -> str:
+    def _column(self, column: Any, left: float, bottom: float) -> str:
         place = f"{left:.1f} {bottom:.1f}"
-        return f'<text transform="translate({place}) rotate(-45)" fill="#000000">{html.escape(column)}</text>'
+        return f'<text transform="translate({place}) rotate(-45)" fill="#000000">{html.escape(str(column))}</text>'
 
     def _colours(self, value: float) -> tuple[str, str]:
         """Return the colours of a cell and of the text in it."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from pytest_torchlens.edit.module_state import ModuleState
 from pytest_torchlens.edit.places import Part
 from pytest_torchlens.history import LookupKeyError
 from pytest_torchlens.history import ModelHistory
@@ -41,7 +42,12 @@ def edit_loaded(
     _check_complete(loaded, model, arguments)
     assert model is not None  # noqa: S101 - for the type checker
     seed = loaded.random_seed_used
-    again = ModelHistory.of(model, arguments_of(model, *arguments), TraceOptions(random_seed=seed))
+    given = arguments_of(model, *arguments)
+    state = ModuleState(model, given)
+    try:
+        again = ModelHistory.of(model, given, TraceOptions(random_seed=seed))
+    finally:
+        state.restore()
     names = _Names(loaded, again)
     if difference := names.first_difference():
         warnings.warn(
@@ -102,9 +108,8 @@ class _Names:
     def of_key(self, key: Any) -> Any:
         """Return a key of an edit, as `places_of` takes it, with the labels of now."""
         if isinstance(key, Part):
-            part = Part(self._name(key.key), None if key.operation is None else self._name(key.operation))
-            part.index = key.index
-            return part
+            operation = None if key.operation is None else self._name(key.operation)
+            return Part.of(self._name(key.key), operation, key.index)
         if isinstance(key, tuple) and key:
             name, *others = key
             return (self._name(name), *(self._name(other) if isinstance(other, str) else other for other in others))

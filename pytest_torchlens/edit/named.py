@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
+from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.edit.activations import activations
-from pytest_torchlens.edit.activations import key_of
+from pytest_torchlens.edit.activations import patches
 from pytest_torchlens.edit.gradients import warn_of_replay
 from pytest_torchlens.edit.module_state import ModuleState
 from pytest_torchlens.edit.places import Part
@@ -164,18 +166,27 @@ class project_off:  # noqa: N801
     def __post_init__(self) -> None:
         """Check the parameters."""
         _check_tensor("project_off: direction", self.direction, optional=False)
-        if self.direction.dim() != 1 or not self.direction.count_nonzero():
+        if self.direction.dim() != 1 or not self.direction.count_nonzero() or not self.direction.isfinite().all():
             shape = list(self.direction.shape)
-            raise ValueError(f"project_off: direction: expected one dimension and not only zeros, got shape {shape}")
+            raise ValueError(
+                f"project_off: direction: expected one dimension of finite numbers, not only zeros, got shape {shape}"
+            )
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the tensor without its part along the direction."""
         if not -tensor.dim() <= self.axis < tensor.dim() or tensor.size(self.axis) != len(self.direction):
             shape = list(tensor.shape)
             raise ValueError(f"project_off: dimension {self.axis} of shape {shape} is not {len(self.direction)} long")
-        unit = torch.nn.functional.normalize(self.direction.to(tensor), dim=0)
+        unit = _unit(self.direction).to(tensor)
         moved = tensor.movedim(self.axis, -1)
         return (moved - (moved @ unit).unsqueeze(-1) * unit).movedim(-1, self.axis)
+
+
+def _unit(direction: torch.Tensor) -> torch.Tensor:
+    """Return a direction with length 1, in a type that neither overflows nor loses a short one."""
+    wide = direction.to(torch.promote_types(direction.dtype, torch.float64))
+    wide = wide / wide.abs().max()
+    return wide / wide.norm()
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,13 +253,7 @@ def patch_from(other: ModelHistory, *keys: Any, at: Any = None) -> dict[Part, to
     at
         The index of keys that have none, as in `ModelHistory.edit`.
     """
-    return _as_in(other, _places(other, keys, at))
-
-
-def _as_in(history: ModelHistory, places: list[Place]) -> dict[Part, torch.Tensor]:
-    """Return edits that put the activations of a pass into places."""
-    values = activations(history, places)
-    return {key_of(place): values[place.label] for place in places}
+    return patches(other, _places(other, keys, at))
 
 
 def path_patch(
@@ -283,7 +288,7 @@ def path_patch(
     places = _places(history, frozen)
     whole = {place.text: place for place in places if place.index is None}  # two keys may name one activation
     kept = [*whole.values(), *(place for place in places if place.index is not None)]
-    edits = patch_from(other, sender, at=at) | _as_in(history, kept)
+    edits = patch_from(other, sender, at=at) | patches(history, kept)
     _check_reached(history, _places(history, [sender], at), receivers)
     return patch_from(history.edit(edits), *receivers, at=at)
 
@@ -342,10 +347,19 @@ def attribution_patch(
     if not isinstance(value, torch.Tensor) or value.numel() != 1:
         raise TypeError("attribution_patch: metric: expected a tensor with one number")
     if not value.requires_grad:
-        raise NotReplayableError("attribution_patch: no gradients flow: record the pass with gradients on")
+        raise NotReplayableError(f"attribution_patch: {_why_no_gradients(history)}")
     gradients = torch.autograd.grad(value.sum(), list(zeros.values()), materialize_grads=True)
     mine, theirs = activations(history, places.values()), activations(other, places.values())
     return {label: gradient * (theirs[label] - mine[label]) for label, gradient in zip(zeros, gradients, strict=True)}
+
+
+def _why_no_gradients(history: ModelHistory) -> str:
+    if any(tensor.requires_grad for tensor in tensors(history.recording.output)):
+        return (
+            "no gradients flow from the metric to the keys: it detaches them, no key is before the output that it "
+            "reads, or a custom autograd function is on the way, which a replay has no gradients of"
+        )
+    return "no gradients flow: record the pass with gradients on"
 
 
 def _zeros(place: Place) -> torch.Tensor:
@@ -407,13 +421,30 @@ def grid(keys: Iterable[Any], change: Any = None, **axes: Iterable[Any]) -> dict
     if len(axes) != 1:
         raise ValueError(f"grid: expected one part by name, such as position=range(5), got {', '.join(axes) or 'none'}")
     ((name, places),) = axes.items()
-    places = list(places)
-    parts = {(str(key), _column(name, place)): Part(key, **{name: place}) for key in keys for place in places}
+    keys, places = list(keys), list(places)
+    rows, columns = [*map(str, keys)], _columns(name, places)
+    for names in (rows, columns):
+        if twice := next((each for each in names if names.count(each) > 1), None):
+            raise ValueError(f"grid: {twice!r} is there twice: name each row and column once")
+    parts = {
+        (row, column): Part(key, **{name: place})
+        for row, key in zip(rows, keys, strict=True)
+        for column, place in zip(columns, places, strict=True)
+    }
     return {where: part if change is None else {part: change} for where, part in parts.items()}
 
 
-def _column(name: str, place: Any) -> str:
-    return f"{name} {place[0] if isinstance(place, tuple) else place}"
+def _columns(name: str, places: list[Any]) -> list[str]:
+    """Return a name for each place: ``"position 3"``, ``"head 0"`` or ``"head 0 of 4"``, ``"mask 0"``."""
+    if name == "mask":
+        return [f"mask {number}" for number in range(len(places))]
+    plain = [each.tolist() if isinstance(each, torch.Tensor | np.ndarray) else each for each in places]
+    sizes = {each[1:] for each in plain if isinstance(each, tuple)}
+    return [f"{name} {_head(each, len(sizes) > 1) if isinstance(each, tuple) else each}" for each in plain]
+
+
+def _head(where: tuple[Any, ...], full: bool) -> str:
+    return " of ".join(map(str, where if full else where[:1]))
 
 
 def _places(history: ModelHistory, keys: Iterable[Any], at: Any = None) -> list[Place]:

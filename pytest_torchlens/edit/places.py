@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
-
-import torch
 
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import edges_in
-from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.values import base_of
 from pytest_torchlens.capture.values import value_of
+from pytest_torchlens.edit.indices import index_for
+from pytest_torchlens.edit.indices import text_of
 from pytest_torchlens.history.lookup import LookupKeyError
-from pytest_torchlens.records import close
 from pytest_torchlens.replay import NotReplayableError
 from pytest_torchlens.replay import Subgraph
 
@@ -47,7 +45,7 @@ class Place:
     @property
     def text(self) -> str:
         """The place in words: ``"relu_3_8 [:, 0] as add_2_9 reads it"``."""
-        index = "" if self.index is None else f" {_text(self.index)}"
+        index = "" if self.index is None else f" {text_of(self.index)}"
         return f"{self.label}{index}" + (f" as {self.consumer_label} reads it" if self.consumer_label else "")
 
 
@@ -72,16 +70,23 @@ class Part:
         self.operation = operation
         self.index: Any = at or None
 
-    def __getitem__(self, index: Any) -> Part:
-        """Return the key for what is at an index."""
-        part = Part(self.key, self.operation)
+    @classmethod
+    def of(cls, key: str | int, operation: str | None, index: Any) -> Part:
+        """Return the key for an index that may be None, or a mapping from names."""
+        part = cls(key, operation)
         part.index = index
         return part
+
+    def __getitem__(self, index: Any) -> Part:
+        """Return the key for what is at an index."""
+        if self.index is not None:
+            raise ValueError(f"{self!r} names a part already: give one index, or all names at once")
+        return Part.of(self.key, self.operation, index)
 
     def __repr__(self) -> str:
         """Return it as in Python's code."""
         names = ", ".join(map(repr, [self.key, self.operation][: 1 + (self.operation is not None)]))
-        return f"Part({names})" + ("" if self.index is None else f"{_text(self.index)}")
+        return f"Part({names})" + ("" if self.index is None else f"{text_of(self.index)}")
 
 
 def places_of(subgraph: Subgraph, key: Any, at: Any = None) -> list[Place]:
@@ -104,7 +109,7 @@ def places_of(subgraph: Subgraph, key: Any, at: Any = None) -> list[Place]:
     ValueError, TypeError
         If the index does not fit the tensor.
     """
-    name, consumer, index = _parts(key, at)
+    name, consumer, index = parts_of(key, at)
     values = subgraph.swappable(name)
     found = [Place(label, value) for label, value in values]
     if consumer is not None:
@@ -116,22 +121,22 @@ def places_of(subgraph: Subgraph, key: Any, at: Any = None) -> list[Place]:
 
 def without_index(place: Place) -> Place:
     """Return a place with the whole tensor."""
-    return Place(place.label, place.value, place.consumer, place.consumer_label)
+    return replace(place, index=None)
 
 
-def _parts(key: Any, at: Any) -> tuple[Any, str | None, Any]:
-    """Return the name, consumer and index that a key consists of."""
+def parts_of(key: Any, at: Any = None) -> tuple[Any, str | None, Any]:
+    """Return the name, consumer and index that a key consists of; `at` is the index of one that has none."""
     if isinstance(key, Part):
-        return key.key, key.operation, at if key.index is None else key.index
-    if not isinstance(key, tuple):
-        return key, None, at
-    name, *others = key
-    consumer = others.pop(0) if others and isinstance(others[0], str) else None
-    if len(others) > 1 or (consumer is None and not others):
-        raise LookupKeyError(f"expected (key, consumer), (key, index) or (key, consumer, index), got {key!r:.80}")
-    if others and at is not None:
-        raise ValueError(f"edit of {name!r}: the index stands in the key and in at=; give one of them")
-    return name, consumer, others[0] if others else at
+        name, consumer, index = key.key, key.operation, key.index
+    elif isinstance(key, tuple) and key:
+        name, *others = key
+        consumer = others.pop(0) if others and isinstance(others[0], str) else None
+        if len(others) > 1 or (consumer is None and not others):
+            raise LookupKeyError(f"expected (key, consumer), (key, index) or (key, consumer, index), got {key!r:.80}")
+        index = others[0] if others else None
+    else:
+        name, consumer, index = key, None, None
+    return name, consumer, at if index is None else index
 
 
 def _edges(subgraph: Subgraph, place: Place, consumer: str) -> Iterator[Place]:
@@ -158,86 +163,8 @@ def _no_edge(subgraph: Subgraph, values: list[tuple[str, Value]], consumer: str)
     return f"{consumer!r} does not read {values[0][0]}; what does: {', '.join(readers) or 'nothing'}"
 
 
-_DIMENSIONS = {"example": 0, "channel": 1, "position": -2, "feature": -1, "head": -3}
-"""Dimensions by name; a head of ``(number, of)`` is a part of the last one."""
-
-
 def _with_index(place: Place, index: Any) -> Place:
     """Return a place inside a tensor; raises if there is nothing at the index."""
     if index is None:
         return place
-    shape = tuple(place.value.shape)
-    index = _by_name(place.label, shape, index) if isinstance(index, Mapping) else index
-    index = torch.as_tensor(index) if isinstance(index, list) else index
-    index = substitute(index, lambda part: part.cpu() if isinstance(part, torch.Tensor) else part)
-    try:
-        part = torch.zeros(shape, dtype=torch.bool)[index]
-    except (IndexError, TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(
-            f"edit of {place.label}: [{_text(index)[1:-1]}] does not fit shape {list(shape)}: {error}"
-        ) from None
-    if not part.numel():
-        raise ValueError(f"edit of {place.label}: nothing is at {_text(index)} of shape {list(shape)}")
-    return Place(place.label, place.value, place.consumer, place.consumer_label, index)
-
-
-def _by_name(label: str, shape: tuple[int, ...], at: Mapping[str, Any]) -> Any:
-    """Return the index for ``{"position": 3, "feature": 7}``."""
-    if "mask" in at:
-        if len(at) > 1:
-            raise ValueError(f"edit of {label}: a mask goes alone")
-        mask = torch.as_tensor(at["mask"])
-        if mask.dtype is not torch.bool:
-            raise TypeError(f"edit of {label}: expected a mask of booleans, such as mask > 0, got {mask.dtype}")
-        try:
-            return mask.expand(shape)
-        except RuntimeError:
-            raise ValueError(
-                f"edit of {label}: a mask of shape {list(mask.shape)} does not fit shape {list(shape)}"
-            ) from None
-    index: list[Any] = [slice(None)] * len(shape)
-    for name, given in at.items():
-        dimension, where = _dimension(label, shape, name, given)
-        if index[dimension] != slice(None):
-            raise ValueError(f"edit of {label}: {name} is a dimension of {list(shape)} that another name has taken")
-        index[dimension] = where
-    return tuple(index)
-
-
-def _dimension(label: str, shape: tuple[int, ...], name: str, where: Any) -> tuple[int, Any]:
-    if name not in _DIMENSIONS:
-        hint = close(name, [*_DIMENSIONS, "mask"]) or f"there are: {', '.join([*_DIMENSIONS, 'mask'])}"
-        raise ValueError(f"edit of {label}: no part of a tensor is called {name!r}; {hint}")
-    if name == "head" and isinstance(where, tuple):
-        number, of = where
-        if shape[-1] % of:
-            raise ValueError(f"edit of {label}: {shape[-1]} features are not {of} heads of equal size")
-        size = shape[-1] // of
-        if not -of <= number < of:
-            raise ValueError(f"edit of {label}: there is no head {number} of {of}")
-        return -1, slice(number % of * size, (number % of + 1) * size)
-    dimension = _DIMENSIONS[name]
-    if not -len(shape) <= dimension < len(shape):
-        raise ValueError(f"edit of {label}: shape {list(shape)} has no dimension for {name}")
-    return dimension, where
-
-
-def _text(index: Any) -> str:
-    """Return an index as in Python's code: ``"[:, 0]"``."""
-    parts = index if isinstance(index, tuple) else (index,)
-    return f"[{', '.join(map(_part_text, parts))}]"
-
-
-def _part_text(part: Any) -> str:
-    if isinstance(part, slice):
-        step = "" if part.step is None else f":{part.step}"
-        return f"{'' if part.start is None else part.start}:{'' if part.stop is None else part.stop}{step}"
-    if isinstance(part, torch.Tensor):
-        if part.dtype is torch.bool:
-            return f"a mask of {int(part.sum())}"
-        return f"{part.tolist()}" if part.numel() <= _MOST_SHOWN else f"{part.numel():,} indices"
-    return "..." if part is ... else str(part)
-
-
-_MOST_SHOWN = 16
-"""The length of a list of indices that is shown."""
+    return replace(place, index=index_for(place.label, tuple(place.value.shape), index))

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
@@ -23,6 +24,8 @@ from pytest_torchlens.edit.named import splice_module
 from pytest_torchlens.edit.named import steer
 from pytest_torchlens.edit.named import zero_ablate
 from pytest_torchlens.edit.places import Part
+from pytest_torchlens.edit.places import parts_of
+from pytest_torchlens.history import LookupKeyError
 from pytest_torchlens.history.layers_and_operations import LoggedOperation
 from pytest_torchlens.history.store import path_of
 from pytest_torchlens.records import close
@@ -156,23 +159,19 @@ class _Writer:
 
     def key(self, key: Any) -> Any:
         """Return a key as JSON: its name, with the operation and the index if there are."""
-        if isinstance(key, Part):
-            parts = {"name": key.key, "operation": key.operation, "index": key.index}
-        elif isinstance(key, tuple):
-            name, *others = key
-            operation = others.pop(0) if others and isinstance(others[0], str) else None
-            parts = {"name": name, "operation": operation, "index": others[0] if others else None}
-        else:
-            parts = {"name": key}
-        if not isinstance(parts["name"], str | int):
+        try:
+            name, operation, index = parts_of(key)
+        except LookupKeyError as error:
+            raise EditFileError(f"the key {key!r:.80} cannot be written: {error}") from None
+        name = _plain(name)
+        if not isinstance(name, str | int):
             raise EditFileError(f"the key {key!r:.80} cannot be written: expected a label, address or number")
-        written = {name: part for name, part in parts.items() if part is not None and name != "index"}
-        return written | ({} if parts.get("index") is None else {"index": self._index(parts["index"])})
+        written = {"name": name} if operation is None else {"name": name, "operation": operation}
+        return written if index is None else written | {"index": self._index(index, key)}
 
     def change(self, change: Any, key: Any) -> Any:
         """Return a change as JSON."""
-        if isinstance(change, LoggedOperation):
-            change = change.tensor_contents
+        change = _plain(change.tensor_contents if isinstance(change, LoggedOperation) else change)
         if isinstance(change, bool | int | float):
             return change if isinstance(change, int) else {"number": repr(change)}
         if isinstance(change, torch.Tensor):
@@ -185,24 +184,35 @@ class _Writer:
             )
         fields = {field.name: getattr(change, field.name) for field in dataclasses.fields(change)}
         plain = {name: given for name, given in fields.items() if given is not None and name != "module"}
-        return {"name": type(change).__name__, "parameters": {name: self._plain(each) for name, each in plain.items()}}
+        return {
+            "name": type(change).__name__,
+            "parameters": {name: self._parameter(each) for name, each in plain.items()},
+        }
 
-    def _plain(self, given: Any) -> Any:
-        return self._tensor(given) if isinstance(given, torch.Tensor) else given
+    def _parameter(self, given: Any) -> Any:
+        return self._tensor(given) if isinstance(given, torch.Tensor) else _plain(given)
 
-    def _index(self, index: Any) -> Any:
-        if isinstance(index, Mapping):
-            return {"at": {name: self._item(where) for name, where in index.items()}}
-        return [self._item(item) for item in (index if isinstance(index, tuple) else (index,))]
+    def _index(self, index: Any, key: Any) -> Any:
+        try:
+            if isinstance(index, Mapping):
+                return {"at": {name: self._item(where) for name, where in index.items()}}
+            return [self._item(item) for item in (index if isinstance(index, tuple) else (index,))]
+        except TypeError as error:
+            raise EditFileError(f"the index of {key!r:.80} cannot be written: {error}") from None
 
     def _item(self, item: Any) -> Any:
+        item = torch.as_tensor(item) if isinstance(item, np.ndarray) else _plain(item)
         if isinstance(item, slice):
-            return {"slice": [item.start, item.stop, item.step]}
+            return {"slice": [*map(_plain, (item.start, item.stop, item.step))]}
         if isinstance(item, torch.Tensor):
             return self._tensor(item)
-        if item is ...:
-            return "..."
-        return {"tuple": list(item)} if isinstance(item, tuple) else item
+        if isinstance(item, tuple):
+            return {"tuple": [*map(self._item, item)]}
+        if isinstance(item, list | range):
+            return [*map(self._item, item)]
+        if item is not None and item is not ... and not isinstance(item, int):
+            raise TypeError(f"expected numbers, slices, lists and tensors, got {type(item).__name__}")
+        return "..." if item is ... else item
 
     def _tensor(self, tensor: torch.Tensor) -> dict[str, str]:
         if why := why_not_storable(tensor) or ("complex" if tensor.is_complex() else ""):
@@ -210,6 +220,11 @@ class _Writer:
         name = f"tensor {len(self.tensors)}"
         self.tensors[name] = tensor.detach().cpu().contiguous().clone()
         return {"tensor": name}
+
+
+def _plain(given: Any) -> Any:
+    """Return a number of NumPy as one of Python."""
+    return given.item() if isinstance(given, np.generic) else given
 
 
 class _Reader:
@@ -226,9 +241,7 @@ class _Reader:
             raise EditFileError(f"expected a label, address or number, got {name!r:.80}")
         if set(key) == {"name"}:
             return name
-        part = Part(name, key.get("operation"))
-        part.index = self._index(key["index"]) if "index" in key else None
-        return part
+        return Part.of(name, key.get("operation"), self._index(key["index"]) if "index" in key else None)
 
     def change(self, change: Any) -> Any:
         """Return a change."""

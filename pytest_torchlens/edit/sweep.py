@@ -18,6 +18,7 @@ from pytest_torchlens.edit.activations import activations
 from pytest_torchlens.edit.activations import key_of
 from pytest_torchlens.edit.batched import Runner
 from pytest_torchlens.edit.batched import SweepRun
+from pytest_torchlens.edit.changes import cut
 from pytest_torchlens.edit.edit import applied
 from pytest_torchlens.edit.places import Place
 from pytest_torchlens.edit.places import places_of
@@ -27,6 +28,8 @@ from pytest_torchlens.edit.sweep_result import Sweep
 from pytest_torchlens.history import LookupKeyError
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import close
+from pytest_torchlens.records.options import FLAG
+from pytest_torchlens.records.options import optional
 from pytest_torchlens.replay import DecisionChangedError
 from pytest_torchlens.replay import NotReplayableError
 from pytest_torchlens.replay import Subgraph
@@ -44,6 +47,7 @@ class SweepOptions:
     batch: int = 32
     memory: int = 2**30
     check_decisions: bool = True
+    keep_graph: bool = False
     progress: bool | None = None
 
     def __post_init__(self) -> None:
@@ -54,12 +58,27 @@ class SweepOptions:
             number = getattr(self, name)
             if not isinstance(number, int) or isinstance(number, bool) or number < 1:
                 raise ValueError(f"sweep: {name}: expected an integer of 1 or more, got {number!r:.80}")
+        FLAG.check("sweep: check_decisions", self.check_decisions)
+        FLAG.check("sweep: keep_graph", self.keep_graph)
+        optional(FLAG).check("sweep: progress", self.progress)
+
+
+_OF_EDIT = {
+    "inputs": "an edit has the label of an input as a key, {'input_1': x}",
+    "parameters": "an edit has the name of a parameter as a key, {'fc.weight': 0.0}",
+    "gradients": "edit them one by one, with history.edit(gradients=...)",
+    "expand": "sweep over the expanded pass, history.edit(expand={'sdpa'}).sweep(...)",
+    "live": "a sweep replays the recorded operations; edit one by one, with history.edit(..., live=True)",
+}
+"""Options of `edit` alone, and what can be done in their place."""
 
 
 def _options(given: Mapping[str, Any]) -> SweepOptions:
     """Return checked options; a name that does not exist raises."""
     names = [field.name for field in dataclasses.fields(SweepOptions)]
     for name in given:
+        if name in _OF_EDIT:
+            raise TypeError(f"sweep: {name}= is not an option of a sweep: {_OF_EDIT[name]}")
         if name not in names:
             raise TypeError(f"sweep: there is no option {name!r}; there are: {close(name, names) or ', '.join(names)}")
     return SweepOptions(**given)
@@ -70,8 +89,8 @@ def sweep(
     edits: Mapping[Any, Any] | Iterable[Any],
     *,
     metric: Metric | Mapping[str, Metric],
-    clean: ModelHistory | None,
-    corrupted: ModelHistory | None,
+    clean: ModelHistory | None = None,
+    corrupted: ModelHistory | None = None,
     **given: Any,
 ) -> Sweep:
     """Return what each edit does; `ModelHistory.sweep` has the parameters."""
@@ -84,13 +103,13 @@ def sweep(
     other = passes.get(source)
     changes = {name: _changes(whole, edit, source, options.at, name) for name, edit in named.items()}
     places = [place for each in changes.values() if isinstance(each, list) for place in each]
-    patches = activations(other, places) if other is not None else {}
-    requests = {name: _request(whole, each, patches, options.at, name) for name, each in changes.items()}
+    others = activations(other, places) if other is not None else {}
+    requests = {name: _request(whole, each, others, options.at, name) for name, each in changes.items()}
     result = Sweep(
         names=list(named),
         edits=[", ".join(str(applied(*change)) for change in request.changes) for request in requests.values()],
         baselines={
-            role: {name: examples_of(name, of, each.recording.output) for name, of in metrics.items()}
+            role: {name: examples_of(name, of, each.recording.output, False) for name, of in metrics.items()}
             for role, each in passes.items()
         },
         base=base,
@@ -180,9 +199,9 @@ def _changes(whole: Subgraph, edit: Any, source: str, at: Any, name: Any) -> dic
         return places_of(whole, edit, at)
 
 
-def _request(whole: Subgraph, changes: Any, patches: dict[str, torch.Tensor], at: Any, name: Any) -> Request:
+def _request(whole: Subgraph, changes: Any, others: dict[str, torch.Tensor], at: Any, name: Any) -> Request:
     if isinstance(changes, list):
-        changes = {key_of(place): patches[place.label] for place in changes}
+        changes = {key_of(place): cut(place, others[place.label]) for place in changes}
         at = None
     with _naming(name):
         return Request(whole, changes, at, None, None)
@@ -214,7 +233,7 @@ class _Running:
         options: SweepOptions,
     ) -> None:
         self._recording = history.recording
-        self._runner = Runner(whole, options.check_decisions)
+        self._runner = Runner(whole, options.check_decisions, options.memory, options.keep_graph)
         self._names = list(requests)
         self._requests = list(requests.values())
         self._metrics = metrics
@@ -310,7 +329,8 @@ class _Running:
     def _measured(self, outputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         by_path = {path: outputs[label] for label, (path, _) in zip(outputs, self._recording.outputs, strict=True)}
         output = output_with(self._recording, by_path)
-        return {name: examples_of(name, metric, output) for name, metric in self._metrics.items()}
+        keep = self._options.keep_graph
+        return {name: examples_of(name, metric, output, keep) for name, metric in self._metrics.items()}
 
     def _show(self, done: int) -> None:
         if self._shows:
@@ -321,12 +341,12 @@ class _Running:
 _SINGLE = "no other edit changes the same values, or batch=1"
 
 
-def examples_of(name: str, metric: Metric, output: Any) -> torch.Tensor:
+def examples_of(name: str, metric: Metric, output: Any, keep_graph: bool) -> torch.Tensor:
     """Return what a metric gives: a number for each example, or one for all."""
-    with torch.no_grad():
+    with torch.set_grad_enabled(keep_graph and torch.is_grad_enabled()):
         value = metric(output)
     if isinstance(value, torch.Tensor) and value.dim() <= 1 and value.numel() and not value.is_complex():
-        return value.detach().reshape(-1).double().cpu()
+        return (value if keep_graph else value.detach()).reshape(-1).double().cpu()
     if isinstance(value, Number) and not isinstance(value, complex):
         return torch.tensor([float(value)], dtype=torch.float64)  # type: ignore[arg-type]
     got = f"a tensor of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
@@ -348,7 +368,6 @@ def _is_rounding(one: torch.Tensor, other: torch.Tensor) -> bool:
         return False
     if not other.is_floating_point():
         return torch.equal(one, other)
-    tolerance = (
-        torch.finfo(other.dtype).eps ** 0.75 * float(other.nan_to_num(0, 0, 0).abs().amax()) if other.numel() else 0.0
-    )
+    largest = float(other.detach().nan_to_num(0, 0, 0).abs().amax()) if other.numel() else 0.0
+    tolerance = torch.finfo(other.dtype).eps ** 0.75 * largest
     return torch.allclose(one, other, rtol=0.0, atol=tolerance, equal_nan=True)

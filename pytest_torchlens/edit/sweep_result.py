@@ -80,7 +80,7 @@ class Sweep:
         if len(self.baselines) == 1:
             raise ValueError("a recovery needs two passes: give sweep() the other one as clean= or corrupted=")
         clean, corrupted = (self.baselines[role][name].mean() for role in ("clean", "corrupted"))
-        return torch.from_numpy(_recovery(self.values(name).numpy(), clean.numpy(), corrupted.numpy()))
+        return torch.from_numpy(_recovery(self.values(name).detach().numpy(), clean.numpy(), corrupted.numpy()))
 
     @property
     def records(self) -> list[dict[str, Any]]:
@@ -141,7 +141,7 @@ class Sweep:
         return name
 
     def _record(self, number: int, name: str) -> dict[str, Any]:
-        rows = self.measured[name][number].numpy()
+        rows = self.measured[name][number].detach().numpy()
         others = [self.baselines[role][name].numpy() for role in ("clean", "corrupted") if role in self.baselines]
         low, high = _interval(rows)
         record = {
@@ -151,7 +151,7 @@ class Sweep:
             "value": float(rows.mean()),
             "low": low,
             "high": high,
-            "effect": float(self.effects(name)[number]),
+            "effect": float(self.effects(name)[number].detach()),
             "refused": self.refused.get(self.names[number], ""),
         }
         if len(others) == 1:
@@ -180,8 +180,8 @@ def _interval(rows: Any, *others: Any) -> tuple[float | None, float | None]:
     return float(low), float(high)
 
 
-def _place(name: Any) -> tuple[str, str]:
+def _place(name: Any) -> tuple[Any, Any]:
     """Return row and column of an edit."""
     if isinstance(name, tuple) and len(name) == 2:  # noqa: PLR2004 - row and column
-        return str(name[0]), str(name[1])
-    return str(name), ""
+        return name
+    return name, ""

@@ -145,9 +145,25 @@ class ActivationArray:
             return self._several(range(start, stop, step))
         if isinstance(key, int | np.integer) and not isinstance(key, bool):
             return self._example(self._number(int(key)))
-        if isinstance(key, list | tuple | range | np.ndarray | torch.Tensor):
-            return self._several([self._number(number) for number in _numbers(key)])
+        if isinstance(key, list | range | np.ndarray | torch.Tensor):
+            numbers = self._numbers(key)
+            return self._several(numbers) if isinstance(numbers, list) else self._example(numbers)
+        if isinstance(key, tuple):
+            raise TypeError(f"{self.name}: indexing takes examples alone: array[examples], and then [what of each]")
         raise TypeError(f"{self.name}: expected the number of an example, a slice or several numbers, got {key!r:.60}")
+
+    def _numbers(self, given: Any) -> list[int] | int:
+        """Return the numbers of examples, also of a mask; of an array without dimensions the number."""
+        array = np.asarray(given)
+        if array.dtype == bool and array.shape == (len(self),):
+            return np.flatnonzero(array).tolist()
+        if array.dtype == bool or array.ndim > 1:
+            expected = f"expected numbers of examples, or {len(self)} booleans"
+            raise IndexError(f"{self.name}: {expected}, got {array.dtype} of shape {list(array.shape)}")
+        if array.size and array.dtype.kind not in "iu":
+            raise TypeError(f"{self.name}: expected numbers of examples, got {array.dtype}")
+        numbers = [self._number(number) for number in array.reshape(-1).tolist()]
+        return numbers if array.ndim else numbers[0]
 
     def _number(self, number: int) -> int:
         if not -len(self) <= number < len(self):
@@ -216,16 +232,6 @@ class ActivationArray:
     def __repr__(self) -> str:
         """Return one line."""
         return f"<{self.name}: {self.dtype} {self.shape}>"
-
-
-def _numbers(key: Any) -> list[int]:
-    """Return the numbers of examples, also of a mask."""
-    array = np.asarray(key)
-    if array.dtype == bool:
-        return np.flatnonzero(array).tolist()
-    if array.size and array.dtype.kind not in "iu":
-        raise TypeError(f"expected numbers of examples, got {array.dtype}")
-    return array.reshape(-1).tolist()
 
 
 class Activations(Mapping[str, ActivationArray]):

@@ -37,7 +37,7 @@ def to_parquet(acts: Activations, path: Path | str) -> Path:
 
 def _fields(pyarrow: Any, name: str, array: ActivationArray) -> list[Any]:
     """Return a column of flattened examples, and one of their shapes where these differ."""
-    numbers = pyarrow.from_numpy_dtype(_numpy_type(array))
+    numbers = _parquet_type(array, pyarrow)
     if array.is_ragged:
         shape = pyarrow.field(f"{name} shape", pyarrow.list_(pyarrow.int64()))
         return [pyarrow.field(name, pyarrow.list_(numbers)), shape]
@@ -81,6 +81,15 @@ def _imported(module: str, extra: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise ExtractError(f"{error}; install pytest-torchlens[{extra}]") from None
+
+
+def _parquet_type(array: ActivationArray, pyarrow: Any) -> Any:
+    try:
+        return pyarrow.from_numpy_dtype(_numpy_type(array))
+    except pyarrow.ArrowNotImplementedError:
+        raise ExtractError(
+            f"{array.name}: Parquet has no {array.dtype}; extract it with a transform, such as torch.view_as_real"
+        ) from None
 
 
 def _numpy_type(array: ActivationArray) -> Any:

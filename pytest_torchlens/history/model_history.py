@@ -275,14 +275,21 @@ class ModelHistory(HistoryView):
 
         return {} if self.original is None else changed_by(self, self.original)
 
-    def sweep(
+    def sweep(  # noqa: PLR0913 - options by name
         self,
         edits: Mapping[Any, Any] | Iterable[Any],
         *,
         metric: Callable[[Any], Any] | Mapping[str, Callable[[Any], Any]],
         clean: ModelHistory | None = None,
         corrupted: ModelHistory | None = None,
-        **options: Any,
+        direction: str | None = None,
+        at: Any = None,
+        batch: int = 32,
+        memory: int = 2**30,
+        check_decisions: bool = True,
+        keep_graph: bool = False,
+        progress: bool | None = None,
+        **others: Any,
     ) -> Sweep:
         """Make many edits, each by itself, and measure what the model returns: of this pass, or of the corrupted one.
 
@@ -297,7 +304,8 @@ class ModelHistory(HistoryView):
         edits
             A list of edits, or a mapping of edits by name (``(row, column)`` for a heat map).  An edit is a mapping as
             `edit` takes it.  With `clean` or `corrupted` it may be a key alone (``"relu_1"``, ``Part("relu_1")[:, 3]``,
-            ``("relu_1", "add_2")``), which takes the activation of the other pass.
+            ``("relu_1", "add_2")``), which takes the activation of the other pass.  Inputs and parameters are named by
+            keys: ``"input_1"``, ``"fc.weight"``.
         metric
             A function of the model's output, or several by name.  It returns a number, or a tensor of one number for
             each example, from which intervals are made.
@@ -311,11 +319,18 @@ class ModelHistory(HistoryView):
         batch
             How many edits run together at most (default 32); with 1 each is bit for bit what `edit` gives.
         memory
-            How many bytes the values that they change may take together (default 1 GiB).
+            How many bytes the values that they change may take together (default 1 GiB), and how many the activations
+            that are computed or read from disk for all edits.
         check_decisions
             As of `edit` (default True).
+        keep_graph
+            Whether ``measured`` can be differentiated by what edits put there, such as a vector that a function adds;
+            the graphs of all edits stay in memory.  By default (False) they are let go.
         progress
             Whether to print the number of edits made; by default (None) if standard error is a terminal.
+        **others
+            None: an option of `edit` that a sweep does not take (``inputs``, ``parameters``, ``gradients``, ``expand``,
+            ``live``) raises, and the error says what to do in its place.
 
         Raises
         ------
@@ -332,7 +347,21 @@ class ModelHistory(HistoryView):
         """
         from pytest_torchlens.edit import sweep
 
-        return sweep(self, edits, metric=metric, clean=clean, corrupted=corrupted, **options)
+        return sweep(
+            self,
+            edits,
+            metric=metric,
+            clean=clean,
+            corrupted=corrupted,
+            direction=direction,
+            at=at,
+            batch=batch,
+            memory=memory,
+            check_decisions=check_decisions,
+            keep_graph=keep_graph,
+            progress=progress,
+            **others,
+        )
 
     # -- the graph ---------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from pytest_torchlens import LookupKeyError
 from pytest_torchlens import NotReplayableError
 from pytest_torchlens import Part
 from pytest_torchlens.capture import fingerprint
+from pytest_torchlens.edit import edit
 from tests.models import Function
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
@@ -438,6 +439,34 @@ def test_attention_is_opened(options):
     assert not output(without)[:, 1].any()
 
 
+@pytest.mark.parametrize(
+    ("after", "scale", "text"),
+    [
+        (lambda y: y.argmax(-1), 1, "outputs differ in 0 of 40 integers"),
+        (lambda y: (y.argmax(-1) == 0, y), 0.0, "outputs differ by at most 0, in 0 of 40 integers"),
+        (lambda y: y / y, 0.0, "outputs differ by at most 0"),  # NaN in both
+    ],
+)
+def test_it_says_by_how_much_outputs_differ(after, scale, text):
+    torch.manual_seed(0)
+    model = Function(lambda query: after(F.scaled_dot_product_attention(query, query, query * scale)))
+    assert tl.log_forward_pass(model, torch.rand(2, 4, 5, 8)).edit(expand={"sdpa"}).expansions == {"sdpa": text}
+
+
+def test_opened_attention_of_half_does_not_overflow_and_a_difference_is_counted(monkeypatch):
+    query = (torch.randn(2, 8, 16, generator=torch.Generator().manual_seed(0)) * 80).half()
+    assert (query @ query.mT).isinf().any()
+    model = Function(lambda query: F.scaled_dot_product_attention(query, query, query))
+    history = tl.log_forward_pass(model, query)
+    opened = history.edit(expand={"sdpa"})
+    assert output(opened).allclose(output(history), atol=0.1)
+    assert "NaN" not in opened.expansions["sdpa"]
+    monkeypatch.setattr(torch, "softmax", lambda scores, dim: scores * torch.nan)
+    assert history.edit(expand={"sdpa"}).expansions == {
+        "sdpa": "outputs differ by at most 0, in 256 places by NaN or infinity"
+    }
+
+
 def test_what_cannot_be_opened():
     history = tl.log_forward_pass(nn.Linear(4, 4), X)
     with pytest.raises(ValueError, match="nothing is known of 'sdp'; did you mean 'sdpa'"):
@@ -533,8 +562,12 @@ def test_other_arguments_that_do_not_fit_are_named(network):
         history.edit(parameters={"2.wieght": 0.0})
     with pytest.raises(LookupKeyError, match="read no tensor 'y'; there are: input"):
         history.edit(inputs={"y": X})
-    with pytest.raises(ValueError, match="the index stands in the key and in at="):
-        history.edit({("linear_2", (0, 1)): 0.0}, at=1)
+    for key in (("linear_2", (0, 1)), Part("linear_2")[0, 1]):  # at= is the index of keys that have none
+        assert history.edit({key: 0.0}, at=1).edits[0].place == "linear_2_3 [0, 1]"
+    for option in ("live", "check_decisions"):
+        with pytest.raises(TypeError, match=f"edit: {option}: expected True or False, got 'no'"):
+            history.edit({"linear_2": 0.0}, **{option: "no"})
+    assert torch.equal(output(edit(history, {"linear_2": 0.0})), output(history.edit({"linear_2": 0.0})))
     other = tl.log_forward_pass(network, X, layers_to_save=["linear_1"])
     with pytest.raises(ValueError, match="the activation linear_2_3 was not saved"):
         history.edit({"linear_2": other["linear_2"]})

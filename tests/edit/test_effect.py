@@ -253,6 +253,8 @@ def test_mistakes(history, kwargs, error, words):
 
 
 def test_mistakes_about_what_is_edited(history, model):
+    with pytest.raises(ValueError, match="edits of gradients alone change no output"):
+        tl.assert_effect(history, gradients={"linear_1": 0.0}, at_least=0.1)
     with pytest.raises(ValueError, match=r"expected edits, such as .* got neither"):
         tl.assert_effect(history, at_least=0.1)
     with pytest.raises(TypeError, match=r"expected the history of a pass, .* got Branches"):

@@ -152,11 +152,15 @@ def test_gradients_flow_through_an_edited_write_through_a_view():
 
 def test_a_live_pass_leaves_a_pending_backward_as_it_is():
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4)).train()
-    pending = model(X).sum()
+    pending = model(X).square().sum()
     history = tl.log_forward_pass(model, X)
     edited = history.edit({"linear_1": lambda t: t * 2}, live=True)
-    for loss in (pending, output(history).sum(), output(edited).sum()):
-        loss.backward()
+    expected = [model(X).square().sum(), model[2](model[1](model[0](X) * 2)).square().sum()]
+    for loss, plain in ((pending, expected[0]), (output(history), expected[0]), (output(edited), expected[1])):
+        found = torch.autograd.grad(loss.square().sum() if loss.dim() else loss, [*model.parameters()])
+        wanted = torch.autograd.grad(plain, [*model.parameters()], retain_graph=True)
+        assert all(map(torch.equal, found, wanted))
+        assert found[0].any()
 
 
 def test_the_gradient_of_a_pass_without_gradients_is_refused(network):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -16,6 +18,7 @@ from torch import nn
 import pytest_torchlens as tl
 from pytest_torchlens import edit
 from pytest_torchlens.edit import Part
+from pytest_torchlens.edit.places import parts_of
 from tests.edit.small_models import VOCABULARY
 from tests.edit.small_models import Transformer
 from tests.edit.small_models import cnn
@@ -79,6 +82,9 @@ def test_project_off_removes_a_direction():
     edited = history_of("transformer").edit({"blocks.0.mlp": edit.project_off(VECTOR)})
     torch.testing.assert_close(output_of(edited), hooked("transformer", "blocks.0.mlp", lambda t: off(t, VECTOR)))
     assert (edited["blocks.0.mlp"].tensor_contents @ VECTOR).abs().max() < 1e-5
+    for length in (1e-20, 1e20):
+        scaled = history_of("transformer").edit({"blocks.0.mlp": edit.project_off(VECTOR * length)})
+        assert (scaled["blocks.0.mlp"].tensor_contents @ VECTOR).abs().max() < 1e-5
     images = history_of("cnn").edit({"2": edit.project_off(CHANNELS, axis=1)})["2"].tensor_contents
     assert torch.einsum("bchw,c->bhw", images, CHANNELS).abs().max() < 1e-5
 
@@ -200,8 +206,17 @@ def test_grid_names_rows_and_columns():
     edits = edit.grid(["embed", "blocks.0"], edit.zero_ablate(), head=[(0, 4), (3, 4)])
     assert list(edits) == [(row, column) for row in ("embed", "blocks.0") for column in ("head 0", "head 3")]
     assert history_of("transformer").edit(edits["embed", "head 3"]).edits[0].place.endswith("[:, :, 12:16]")
+    sizes = edit.grid(["embed"], 0.0, head=[(0, 2), (0, 4)])
+    assert [column for _, column in sizes] == ["head 0 of 2", "head 0 of 4"]
+    masks = torch.zeros(2, 2000, dtype=torch.bool)
+    masks[1, 1000] = True
+    assert [column for _, column in edit.grid([3], 0.0, mask=[*masks])] == ["mask 0", "mask 1"]
+    assert [column for _, column in edit.grid([3], 0.0, position=torch.arange(2))] == ["position 0", "position 1"]
     with pytest.raises(ValueError, match="expected one part by name"):
         edit.grid(["embed"], position=range(2), channel=[1])
+    for keys, places in ((["embed"], [1, 1]), (["3", 3], [1])):
+        with pytest.raises(ValueError, match=r"grid: .* is there twice: name each row and column once"):
+            edit.grid(keys, 0.0, position=places)
 
 
 # -- errors --------------------------------------------------------------------------------------------------------
@@ -215,6 +230,7 @@ def test_grid_names_rows_and_columns():
         (lambda: edit.resample(seed=None), TypeError, "seed: expected an integer"),
         (lambda: edit.steer(3.0), TypeError, "vector: expected a tensor"),
         (lambda: edit.project_off(torch.zeros(3)), ValueError, "not only zeros"),
+        (lambda: edit.project_off(torch.tensor([1.0, torch.inf])), ValueError, "of finite numbers"),
         (lambda: edit.splice_module(abs), TypeError, "expected a module"),
     ],
 )
@@ -272,6 +288,8 @@ def test_errors_of_edits():
         edit.path_patch(history, plain, "blocks.0", "embed")
     with pytest.raises(tl.NotReplayableError, match="record the pass with gradients on"):
         edit.attribution_patch(plain, history, ["blocks.0"], torch.sum)
+    with pytest.raises(tl.NotReplayableError, match="from the metric to the keys: it detaches them"):
+        edit.attribution_patch(history, plain, ["blocks.0"], lambda output: output.detach().sum())
     with pytest.raises(TypeError, match="a tensor with one number"):
         edit.attribution_patch(history, plain, ["blocks.0"], lambda output: output)
     with pytest.raises(TypeError, match="which has no gradients"):
@@ -303,14 +321,51 @@ def test_edits_are_saved_and_loaded(tmp_path: Path):
     file = edit.save_edits(EDITS, tmp_path / "edits.json")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["edits.json", "edits.json.safetensors"]
     loaded = edit.load_edits(file, modules={"sae": nn.Identity()})
+    assert len(loaded) == len(EDITS)
+    for (key, change), (key_loaded, change_loaded) in zip(EDITS.items(), loaded.items(), strict=True):
+        assert comparable(parts_of(key_loaded)) == comparable(parts_of(key))
+        assert comparable(change_loaded) == comparable(change)
     history = history_of("transformer")
-    kept = {key for key in EDITS if key not in (3, ("linear_1_3", "view_1_4"), ("blocks.1", (0, 2)))}
-    mine, theirs = (history.edit(dict([*each.items()][3:])) for each in (EDITS, loaded))
-    assert len(mine.edits) == len(kept)
-    assert [*map(str, mine.edits)] == [*map(str, theirs.edits)]
+    fitting = [key for key in EDITS if key not in (3, ("linear_1_3", "view_1_4"), ("blocks.1", (0, 2)))]
+    mine, theirs = (
+        history.edit({key: change for key, change in zip(EDITS, each.values(), strict=True) if key in fitting})
+        for each in (EDITS, loaded)
+    )
+    assert len(mine.edits) == len(fitting)
     assert torch.equal(output_of(mine), output_of(theirs))
-    assert [*loaded.values()][:2][1] == 0.25
-    assert edit.load_edits(edit.save_edits({"relu_1": 0.0}, tmp_path / "plain.json")) == {"relu_1": 0.0}
+
+
+def comparable(given: Any) -> Any:
+    """Return something that is equal for equal edits: tensors and modules have no truth value of their own."""
+    if isinstance(given, torch.Tensor):
+        return str(given.dtype), given.tolist()
+    if isinstance(given, tuple | list):
+        return [*map(comparable, given)]
+    if isinstance(given, dict):
+        return {name: comparable(each) for name, each in given.items()}
+    if dataclasses.is_dataclass(given):
+        return type(given), comparable(vars(given))
+    return repr(given) if isinstance(given, nn.Module | slice) else (type(given), given)
+
+
+def test_numbers_of_numpy_are_saved(tmp_path: Path):
+    edits = {
+        "a": np.float64(0.5),
+        np.int64(3): np.float32(0.25),
+        Part("b")[np.int64(1), np.array([0, 2])]: np.int64(2),
+        Part("c", channel=[np.int64(1)], position=slice(np.int64(2), None)): np.bool_(True),
+        "d": edit.steer(VECTOR, np.float32(0.5)),
+    }
+    plain = {
+        "a": 0.5,
+        3: 0.25,
+        Part("b")[1, torch.tensor([0, 2])]: 2,
+        Part("c", channel=[1], position=slice(2, None)): True,
+        "d": edit.steer(VECTOR, 0.5),
+    }
+    loaded = edit.load_edits(edit.save_edits(edits, tmp_path / "edits.json"))
+    assert [comparable(parts_of(key)) for key in loaded] == [comparable(parts_of(key)) for key in plain]
+    assert comparable([*loaded.values()]) == comparable([*plain.values()])
 
 
 @pytest.mark.parametrize(
@@ -318,6 +373,8 @@ def test_edits_are_saved_and_loaded(tmp_path: Path):
     [
         ({"relu_1": abs}, "the change of 'relu_1' cannot be written: .* got abs"),
         ({None: 0.0}, "the key None cannot be written"),
+        ({("a", "b", 0, 1): 0.0}, r"the key \('a', 'b', 0, 1\) cannot be written: expected \(key, consumer\)"),
+        ({Part("a", channel={1}): 0.0}, "the index of .* cannot be written: .* got set"),
         ({"relu_1": torch.rand(2).to_sparse()}, "torch.sparse_coo cannot be written"),
         ({"relu_1": torch.rand(2) * 1j}, "complex cannot be written"),
     ],

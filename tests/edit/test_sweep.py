@@ -15,8 +15,10 @@ from torch.overrides import TorchFunctionMode
 
 import pytest_torchlens as tl
 from pytest_torchlens.edit import Part
+from pytest_torchlens.edit import batched
 from pytest_torchlens.edit import grid
 from pytest_torchlens.edit import zero_ablate
+from pytest_torchlens.edit.batched import ActivationStore
 from pytest_torchlens.edit.batched import StackedPlayer
 
 
@@ -151,10 +153,13 @@ def test_edges_functions_and_several_keys_run_together(history: tl.ModelHistory)
     torch.testing.assert_close(together.measured["loss"], alone.measured["loss"], rtol=1e-5, atol=1e-6)
 
 
-def test_where_python_read_what_is_edited_each_edit_runs_alone_and_may_raise():
+def test_where_python_read_what_is_edited_each_edit_runs_alone():
     history = tl.log_forward_pass(Deciding(), torch.rand(2, 3))
     edits = [{("sin_1", (0, 1)): float(number)} for number in range(3)]
-    assert "Python read" in str(history.sweep(edits, metric=torch.sum).alone)
+    sweep = history.sweep(edits, metric=torch.sum)
+    assert sweep.alone == {"Python read what the edit may change": 3}
+    expected = [history.edit(edit)["output_1"].tensor_contents.sum().item() for edit in edits]
+    assert sweep.values().tolist() == expected
     assert not history.sweep(edits, metric=torch.sum, check_decisions=False).alone
 
 
@@ -215,6 +220,62 @@ def test_a_stack_that_computes_something_else_is_not_believed(
 def test_memory_limits_how_many_run_together(history: tl.ModelHistory):
     few = history.sweep(CHANNELS, metric=loss, memory=1000)
     assert few.alone == {"two edits take more than memory=1,000 bytes": len(CHANNELS)}
+
+
+def computed(history: tl.ModelHistory, memory: int, monkeypatch: pytest.MonkeyPatch) -> tuple[torch.Tensor, int]:
+    """Return what a sweep measures, and how many bytes of activations it kept at most."""
+    stores: list[ActivationStore] = []
+    most = 0
+
+    class Watched(ActivationStore):
+        def __init__(self, limit: int) -> None:
+            super().__init__(limit)
+            stores.append(self)
+
+        def get(self, *args: Any) -> torch.Tensor | None:
+            nonlocal most
+            found = super().get(*args)
+            most = max(most, self.nbytes)
+            return found
+
+    monkeypatch.setattr(batched, "ActivationStore", Watched)
+    sweep = history.sweep(CHANNELS, metric=loss, memory=memory, batch=1)
+    assert len(stores) == 1
+    return sweep.measured["loss"], most
+
+
+@pytest.mark.parametrize("where", ["disk", "nowhere"])
+def test_activations_for_all_edits_stay_within_the_memory_limit(
+    net: Net, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    options = {"save_options": tl.SaveOptions(stream_to=tmp_path)} if where == "disk" else {"layers_to_save": None}
+    history = tl.log_forward_pass(net, torch.rand(3, 3, 8, 8), **options)
+    expected, most = computed(history, 2**30, monkeypatch)
+    assert most > 4000
+    measured, most = computed(history, 4000, monkeypatch)
+    assert most <= 4000
+    assert torch.equal(measured, expected)
+
+
+@pytest.mark.parametrize(("key", "shape"), [("conv2d_1", (6, 1, 1)), (("relu_1", "conv2d_2"), (6, 1, 1))])
+def test_gradients_of_edits_together_are_those_of_each_alone(history: tl.ModelHistory, key: Any, shape: Any):
+    vectors = [torch.rand(shape, requires_grad=True) for _ in range(4)]
+    edits = [{key: lambda tensor, vector=vector: tensor * vector} for vector in vectors]
+    sweep = history.sweep(edits, metric=loss, keep_graph=True)
+    assert not sweep.alone
+    together = torch.autograd.grad(sweep.values().sum(), vectors)
+    for vector, edit, gradient in zip(vectors, edits, together, strict=True):
+        alone = loss(history.edit(edit)["output_1"].tensor_contents).mean()
+        torch.testing.assert_close(gradient, *torch.autograd.grad(alone, vector), rtol=1e-4, atol=1e-7)
+        assert gradient.any()
+    assert len(sweep.records) == 4
+    assert not history.sweep(edits, metric=loss).measured["loss"].requires_grad
+
+
+def test_a_sweep_takes_inputs_and_parameters_by_their_keys(net: Net, history: tl.ModelHistory):
+    sweep = history.sweep([{"input_1": 0.0}, {"head.bias": 1.0}], metric=torch.sum)
+    expected = [history.edit(inputs={"x": 0.0}), history.edit(parameters={"head.bias": 1.0})]
+    assert sweep.values().tolist() == [each["output_1"].tensor_contents.sum().item() for each in expected]
 
 
 # -- two passes ----------------------------------------------------------------------------------------------------
@@ -302,6 +363,14 @@ def test_the_heat_map_has_a_cell_for_each_edit(history: tl.ModelHistory, corrupt
     assert {"<first>", "second", "a", "b", "change of loss", "conv2d_1_1 ← 0.0"} <= set(texts)
     assert sum(element.tag.endswith("title") for element in root.iter()) == len(edits)
     assert sweep._repr_html_() == sweep.heat_map().svg
+    alike = {("a", 1): {"relu_1": 0.0}, ("a", "1"): {"relu_1": 9.0}}
+    heat_map = history.sweep(alike, metric=loss).heat_map()
+    assert heat_map.columns == [1, "1"]
+    assert heat_map.svg.count("<title>") == 2
+    with pytest.raises(ValueError, match=r"two numbers are at \('a', ''\)"):
+        history.sweep({"a": {"relu_1": 0.0}, ("a", ""): {"relu_1": 9.0}}, metric=loss).heat_map()
+    with pytest.raises(ValueError, match=r"expected a file that ends in .svg, got '.*map.png'"):
+        heat_map.save(tmp_path / "map.png")
     equal = history.sweep(edits, corrupted=history.rerun(*history.arguments[0]), metric=loss).heat_map().svg
     assert equal.count("nan") == len(edits)
 
@@ -332,6 +401,14 @@ def test_progress_is_printed_on_request(history: tl.ModelHistory, capsys: pytest
         ([{"relu_1": 0.0}], {"batch": 0}, ValueError, "batch: expected an integer of 1 or more"),
         ([{"relu_1": 0.0}], {"memory": 1.5}, ValueError, "memory: expected an integer of 1 or more"),
         ([{"relu_1": 0.0}], {"bach": 3}, TypeError, "no option 'bach'.*batch"),
+        ([{"relu_1": 0.0}], {"progress": "never"}, TypeError, "progress: expected True or False or None, got 'never'"),
+        ([{"relu_1": 0.0}], {"check_decisions": "no"}, TypeError, "check_decisions: expected True or False"),
+        ([{"relu_1": 0.0}], {"keep_graph": 1}, TypeError, "keep_graph: expected True or False, got 1"),
+        ([{"relu_1": 0.0}], {"live": True}, TypeError, "live= is not an option of a sweep: .* edit one by one"),
+        ([{"relu_1": 0.0}], {"expand": {"sdpa"}}, TypeError, "sweep over the expanded pass, history.edit"),
+        ([{"relu_1": 0.0}], {"inputs": {}}, TypeError, "the label of an input as a key"),
+        ([{"relu_1": 0.0}], {"parameters": {}}, TypeError, "the name of a parameter as a key"),
+        ([{"relu_1": 0.0}], {"gradients": {}}, TypeError, "edit them one by one"),
     ],
 )
 def test_errors(history: tl.ModelHistory, edits: Any, options: Any, error: type[Exception], message: str):

@@ -99,6 +99,17 @@ def test_unknown_examples(acts):
         acts["1"]["a"]
     with pytest.raises(TypeError, match="numbers of examples"):
         acts["1"][[0.5]]
+    with pytest.raises(TypeError, match=r"indexing takes examples alone: array\[examples\], and then"):
+        acts["1"][3, 1]
+    for wrong in (
+        torch.ones(10, dtype=torch.bool),
+        [True],
+        torch.ones(2, 2, dtype=torch.int64),
+        np.ones((11, 1), bool),
+    ):
+        with pytest.raises(IndexError, match=r"relu_1_2: expected numbers of examples, or 11 booleans, got .* shape"):
+            acts["1"][wrong]
+    assert torch.equal(acts["1"][torch.tensor(3)], acts["1"][3])
 
 
 def test_bfloat16_is_for_torch_alone(tmp_path):

@@ -31,6 +31,14 @@ def test_parquet(acts, tmp_path):
     assert file.schema_arrow.metadata[b"relu_1_2"] == b"(11, 8)"
 
 
+def test_parquet_has_no_complex_numbers(tmp_path):
+    pytest.importorskip("pyarrow.parquet")
+    acts = tl.extract(Function(torch.fft.fft), [torch.rand(2, 3)], "fftfft_1", tmp_path / "acts")
+    with pytest.raises(tl.ExtractError, match=r"fftfft_1_1: Parquet has no torch.complex64; .* torch.view_as_real"):
+        acts.to_parquet(tmp_path / "acts.parquet")
+    assert not (tmp_path / "acts.parquet").exists()
+
+
 def test_parquet_of_several_lengths(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     acts = tl.extract(Function(torch.sin), [torch.rand(2, 3, 2), torch.rand(1, 5, 2)], "sin_1", tmp_path / "acts")

@@ -120,6 +120,19 @@ def test_functions_of_one_name_that_compute_otherwise_are_noticed(tmp_path):
         tl.extract(net(), batches(), ["1", "3"], tmp_path, transform=lambda x: x * 2.0000005)
 
 
+@pytest.mark.parametrize("hidden", [-torch.inf, torch.finfo(torch.float32).min, -1e9, torch.nan])
+def test_masked_scores_do_not_hide_another_transform(tmp_path, hidden):
+    mask = torch.tensor([False, True, False, False])
+    model = Function(lambda x: (x * 3).masked_fill(mask, hidden))
+    stop(2, tmp_path, model, ["maskedfill_1"], shard_bytes=1, transform=lambda x: x * 0.5)
+    for change, words in ((lambda x: x * 300 + 7, "differ by|infinite or NaN"), (lambda x: x * 0.5 + 7, "differ by")):
+        with pytest.raises(tl.ExtractError, match=rf"maskedfill_1_2 of batch 1 is not what .*({words})"):
+            tl.extract(model, batches(), ["maskedfill_1"], tmp_path, transform=change)
+    with pytest.warns(UserWarning, match="within rounding") as caught:
+        tl.extract(model, batches(), ["maskedfill_1"], tmp_path, transform=lambda x: x * 0.5000002)
+    assert {warning.filename for warning in caught} == {__file__}
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
