@@ -293,7 +293,7 @@ class TensorTable:
         self._named_memory = None
         self._owners.forget()
         self.note_set(tensor)
-        if self._is_over_known_memory(tensor):  # later, the tensors over it may be gone
+        if storage_key(tensor) > 0 and self._is_over_known_memory(tensor):  # later, the tensors over it may be gone
             self.read(tensor)
 
     def note_set(self, tensor: Tensor, origin: str = "memory from Tensor.set_") -> None:
