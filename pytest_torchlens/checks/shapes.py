@@ -15,6 +15,7 @@ from functools import partial
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.checks import results
+from pytest_torchlens.checks.batch_rank import Lists
 from pytest_torchlens.checks.batch_rank import failure_of_lost_dim
 from pytest_torchlens.checks.batch_rank import without_rows
 from pytest_torchlens.checks.catalog import split_names
@@ -149,7 +150,8 @@ def _batches(subject: Subject, dim: int, find: Find) -> Found:
     lost = failure_of_lost_dim(alone, given, outputs, _BATCH)
     if failure := lost or _sizes_differ(alone, examples, outputs):
         yield way, results.failed(NAME, failure, redrawn=subject.redrawn)
-    if not alone.draws and len(without_rows(alone.outputs, outputs)) < len(alone.outputs):
+    lists = Lists(alone.outputs, outputs, _BATCH)
+    if not alone.draws and len(without_rows(alone.outputs, outputs, lists)) < len(alone.outputs):
         for row in range(_BATCH):
             single = alone if row == 0 else alone.with_inputs(*_row(alone, examples, given, row))
             yield way, _row_result(single, alone, given, outputs, row, find(alone))
@@ -167,9 +169,10 @@ def _row_result(
     way = f"in a batch of {_BATCH}"
     words = f"as row {row} {way}"
     fit = first_of(_BATCH, row)
-    left_out = without_rows(alone.outputs, outputs)
+    lists = Lists(alone.outputs, outputs, _BATCH)
+    left_out = without_rows(alone.outputs, outputs, lists)
     record = partial(alone.record, *given, way=way)
-    return compare(NAME, single, outputs, record, words, _ADVICE_ROWS, fit, depend, left_out)
+    return compare(NAME, single, lists.of_row(outputs, row), record, words, _ADVICE_ROWS, fit, depend, left_out)
 
 
 def _sizes_differ(alone: Subject, examples: Examples, outputs: Outputs) -> Failure | None:
