@@ -63,6 +63,10 @@ _SAVE = (
 _COPY = "let the model keep what it computes with in its own attributes: no closures over self, no global tables"
 _PICKLE = "keep lambdas, locks and open files out of the model, or leave them out in __getstate__"
 _HOOKS = "let state_dict, its hooks and get_extra_state return all values, and raise nothing"
+_RENEW = (
+    "make what depends on weights anew in each call, or drop it in a load_state_dict post hook "
+    "(register_load_state_dict_post_hook)"
+)
 _TIE = "tie them in __init__, or in a load_state_dict post hook"
 
 
@@ -161,7 +165,49 @@ def _check_blank(subject: Subject, fresh: nn.Module) -> None:
 
 def _loaded(subject: Subject, fresh: nn.Module, seen: _Seen) -> Failure | None:
     load(subject.model, fresh)
-    return _compared(subject, fresh, "after load_state_dict into a fresh instance", _SAVE)
+    return _compared(subject, fresh, "after load_state_dict into a fresh instance", _SAVE) or _stale(subject, fresh)
+
+
+def _stale(subject: Subject, fresh: nn.Module) -> Failure | None:
+    """Return that an instance keeps from a call what it made of weights that were loaded over since."""
+    blank(fresh)
+    other = subject.of(fresh)
+    with other.runs(way="after a call with other weights and load_state_dict") as call:
+        try:
+            call()
+        except ModelRaisedError:  # with changed weights
+            return None
+        load(subject.model, fresh)
+        outputs, held = call(), held_values(fresh)
+    paths = differing_outputs(subject.outputs, outputs)
+    if not paths:
+        return None
+    stale = _made_in_calls(other, held)
+    what = f"{output_name(paths[0])} is another one after load_state_dict into an instance that was called before"
+    cause = f"made of the former weights: {listed(stale)}" if stale else ""
+    values = values_at(paths[0], subject.outputs, outputs)
+    return failure_at(subject.history, _first_stale(subject, other), what, _RENEW, values=values, cause=cause)
+
+
+def _made_in_calls(other: Subject, held: dict[str, str]) -> list[str]:
+    """Return the values in a loaded instance that a call with the loaded weights alone does not leave."""
+    with other.runs() as call:
+        call()
+        own = held_values(other.model)
+    return changed_values(own, held)
+
+
+def _first_stale(subject: Subject, other: Subject) -> int | None:
+    """Return the first operation that differs when an instance is loaded after a call."""
+    blank(other.model)
+    try:
+        with other.recordings() as run:
+            run()
+            load(subject.model, other.model)
+            pair = next(differing(subject.history, run()), None)
+    except (OutOfTimeError, ModelRaisedError):
+        return None
+    return pair.one if pair else None
 
 
 def _from_meta(subject: Subject, fresh: nn.Module, seen: _Seen) -> Failure | None:

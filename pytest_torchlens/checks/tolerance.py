@@ -18,6 +18,12 @@ FLOOR = 4.0
 """Units in the last place of the RMS that are explained, whatever the error of the plain run."""
 LARGEST = 4.0
 """The largest error of an element may be so many times what the largest of the plain run explains."""
+VERY_FEW = 10
+"""Of fewer elements the error of one pass may be small by chance, so that of others counts, too."""
+MOVES = 4
+"""So many others are tried, on inputs moved by one unit in the last place."""
+K_VERY_FEW = 7.0
+"""An error so many times the RMS of them comes by chance once in a thousand times."""
 HALF = (torch.float16, torch.bfloat16)
 
 
