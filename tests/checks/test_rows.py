@@ -547,3 +547,27 @@ def test_detectors_that_look_at_each_image_alone_pass() -> None:
     for name in ("rows", "batch-size"):
         result = check(name, Detecting(), torch.cat([X, X * 2]))
         assert (result.status, result.compared) == (CheckStatus.PASSED, 2)
+
+
+class Logits(nn.Module):
+    """Gives the constant of a finite mask to some logits."""
+
+    def __init__(self, fill: float, *, leaks: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.fill, self.leaks = nn.Linear(8, 9), fill, leaks
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        if self.leaks:
+            y = y + y.mean(0)  # leaks
+        return y.masked_fill(torch.arange(9) % 3 == 0, self.fill)
+
+
+@pytest.mark.parametrize("name", ["rows", "batch-size"])
+@pytest.mark.parametrize("fill", [-1e9, torch.finfo(torch.float32).min, -1e4])
+def test_a_finite_mask_hides_no_difference_beside_it(name: str, fill: float) -> None:
+    assert check(name, Logits(fill), SEQUENCE[0, :3]).status is CheckStatus.PASSED
+    result = check(name, Logits(fill, leaks=True), SEQUENCE[0, :3])
+    assert result.status is CheckStatus.FAILED
+    assert line_of(result).endswith("# leaks")
