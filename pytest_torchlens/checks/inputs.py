@@ -30,6 +30,7 @@ from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import Outputs
 from pytest_torchlens.checks.subject import Subject
+from pytest_torchlens.checks.subject import WrongOptionError
 from pytest_torchlens.records import nearest
 
 
@@ -97,11 +98,11 @@ def takes(model: nn.Module, name: str) -> bool:
 
 
 def check_argument(model: nn.Module, option: str, name: str) -> None:
-    """Raise `NotApplicableError` if an option names an argument that forward does not have; an empty name is none."""
+    """Raise `WrongOptionError` if an option names an argument that forward does not have; an empty name is none."""
     parameters = parameters_of(model)
     takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values()) or not parameters
     if name and not takes_any and name not in parameters:
-        raise NotApplicableError(f"{option}: forward has no argument {name!r}; {nearest(name, parameters)}")
+        raise WrongOptionError(f"{option}: forward has no argument {name!r}; {nearest(name, parameters)}")
 
 
 def parameters_of(model: nn.Module) -> Mapping[str, inspect.Parameter]:
@@ -176,7 +177,9 @@ class Examples:
     Raises
     ------
     NotApplicableError
-        If no input has that dimension, or the inputs are lists of tensors, one an example.
+        If no input has rows, or the inputs are lists of tensors, one an example.
+    WrongOptionError
+        If no input has that dimension, and it is not the usual one.
     """
 
     def __init__(self, subject: Subject, dim: int = 0) -> None:
@@ -188,6 +191,8 @@ class Examples:
         if any(isinstance(arg, list) and any(isinstance(x, torch.Tensor) for x in arg) for arg in _arguments(subject)):
             raise NotApplicableError("the inputs are lists of tensors, in which no batch is known")
         tensors = [tensor for tensor in found.values() if tensor.dim() > dim]
+        if not tensors and dim:
+            raise WrongOptionError(f"dim: no input has a dimension {dim}")
         if not tensors:
             raise NotApplicableError(f"no input has a dimension {dim}, so it has no rows")
         self.count = tensors[0].size(dim)

@@ -39,6 +39,7 @@ from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import Outputs
 from pytest_torchlens.checks.subject import Subject
+from pytest_torchlens.checks.subject import WrongOptionError
 from pytest_torchlens.checks.vacuity import Find
 from pytest_torchlens.checks.vacuity import dependent
 from pytest_torchlens.checks.vacuity import dependent_in_batch
@@ -51,6 +52,10 @@ from pytest_torchlens.records import output_name
 
 NAME = "shapes"
 KINDS = ("batch", "image", "sequence")
+_NEEDED = {
+    "image": "no input is a batch of images (four dimensions, real numbers)",
+    "sequence": "no input is a table of whole numbers with four positions or more",
+}
 _BATCH = 3
 _ADVICE_RAISES = "compute sizes from the input (x.shape, reshape with -1), and tables for the size that is there"
 _ADVICE_KEPT = "what is kept for a size must be found again by that size: compute it anew when the input's differs"
@@ -80,6 +85,7 @@ def run(subject: Subject, sizes: str = "", dim: int = 0) -> CheckResult:
         "image": lambda: _other_sizes(subject, image_sizes(subject), find(subject)),
         "sequence": lambda: _other_sizes(subject, sequence_sizes(subject), find(subject)),
     }
+    _require_inputs(subject, claimed)
     found: list[CheckResult] = []
     ways: list[str] = []
     unseen: list[str] = []
@@ -103,6 +109,13 @@ def run(subject: Subject, sizes: str = "", dim: int = 0) -> CheckResult:
     return results.passed(
         NAME, passed.compared, unseen=(*passed.unseen, *unseen, *kept), notes=passed.notes, redrawn=subject.redrawn
     )
+
+
+def _require_inputs(subject: Subject, claimed: tuple[str, ...]) -> None:
+    """Raise `WrongOptionError` if an option names sizes that no input has."""
+    for kind, sizes in (("image", image_sizes), ("sequence", sequence_sizes)):
+        if kind in claimed and next(sizes(subject), None) is None:
+            raise WrongOptionError(f"sizes: {kind}, but {_NEEDED[kind]}")
 
 
 def _dependent_in_batch(dim: int) -> Find:
@@ -136,6 +149,7 @@ def _batches(subject: Subject, dim: int, find: Find) -> Found:
     try:
         alone = first_example(subject, dim)
     except RefusedError as error:
+        _taken(subject, Examples(subject, dim).alone(), "for one example alone")
         raise NotApplicableError(str(error)) from error
     examples, way = Examples(alone, dim), f"in a batch of {_BATCH}"
     try:

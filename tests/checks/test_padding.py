@@ -237,7 +237,7 @@ def _ones_padded(tensor: torch.Tensor, dim: int, left: bool, value: float | None
     [
         ({"mask": "attention_maks"}, "mask: forward has no argument 'attention_maks'; did you mean 'attention_mask'?"),
         ({"positions": "place"}, "positions: forward has no argument 'place'; did you mean 'places'?"),
-        ({"ids": "id"}, "the inputs hold no tensor 'id'; they hold ids (did you mean 'ids'?)"),
+        ({"ids": "id"}, "ids: the inputs hold no tensor 'id'; they hold ids (did you mean 'ids'?)"),
     ],
 )
 def test_an_argument_that_forward_does_not_have_is_named_with_the_nearest(options: dict[str, str], words: str) -> None:
@@ -248,4 +248,6 @@ def test_an_argument_that_forward_does_not_have_is_named_with_the_nearest(option
             return ids.float().cumsum(1)
 
     result = check("padding", Summed(), torch.randint(0, 9, (1, 12)), **options)
-    assert (result.status, result.reason) == (CheckStatus.NOT_APPLICABLE, words)
+    assert result.status is CheckStatus.ERROR
+    assert result.failure is not None
+    assert result.failure.message == words
