@@ -216,7 +216,9 @@ class MaxOfAll(nn.Module):
 @pytest.mark.parametrize(("masks", "status"), [(False, CheckStatus.FAILED), (True, CheckStatus.PASSED)])
 def test_padded_positions_get_ids_that_the_sequence_does_not_have(masks: bool, status: CheckStatus) -> None:
     ids = torch.randint(0, 100, (1, 12), generator=torch.Generator().manual_seed(0))
-    assert check("padding", MaxOfAll().train(masks), ids).status is status
+    result = check("padding", MaxOfAll().train(masks), ids)
+    assert result.status is status
+    assert result.operation.startswith("" if masks else "amax_")
 
 
 def test_a_check_that_pads_nothing_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
