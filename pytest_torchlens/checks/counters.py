@@ -69,10 +69,8 @@ class Numbers:
     """The whole and real numbers in a model and around it, and the lengths of containers, at one time."""
 
     def __init__(self, subject: Subject) -> None:
-        uncalled = subject.tools.uncalled
-        around = [] if uncalled is None else uncalled.surroundings.places
         with torch._C.DisableTorchFunction(), torch.no_grad():
-            self._found = dict(_numbers_in([*places_in(subject.model), *around]))
+            self._found = dict(_numbers_in(subject.once(("places",), lambda: _places(subject))))
 
     def counted(self, later: Numbers, calls: int) -> list[Counter]:
         """Return what so many calls have counted until later."""
@@ -83,6 +81,11 @@ class Numbers:
                 for (_, at), (_, before), (place, value) in both
                 if (step := _step(before, value, calls)) is not None
             ]
+
+
+def _places(subject: Subject) -> list[Place]:
+    uncalled = subject.tools.uncalled
+    return [*places_in(subject.model), *(uncalled.surroundings.places if uncalled is not None else ())]
 
 
 def _numbers_in(places: list[Place]) -> Iterator[tuple[tuple[int, Any], tuple[Place, Any]]]:
