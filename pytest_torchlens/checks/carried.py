@@ -117,6 +117,14 @@ def blank(model: nn.Module) -> None:
                     raise UnseenError(f"{name!r} of a fresh instance cannot be changed: {error}") from error
 
 
+def changed(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a changed copy of a tensor."""
+    with torch.no_grad():
+        made = tensor.detach().clone()
+        _change(made)
+    return made
+
+
 def _change(tensor: torch.Tensor) -> None:
     if tensor.dtype is torch.bool:
         tensor.logical_not_()

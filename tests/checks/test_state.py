@@ -378,3 +378,28 @@ def test_what_safetensors_cannot_hold_is_said() -> None:
     assert result.unseen == (
         "safetensors: it holds tensors alone, and '_extra_state' in the state_dict is dtype, not a tensor",
     )
+
+
+class Copying(nn.Module):
+    """Computes with a copy of its weight, or with another view of it."""
+
+    def __init__(self, *, copies: bool) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+        self.weight = self.layer.weight.detach().clone() if copies else self.layer.weight.data
+        self.zero = torch.zeros(6)
+        nn.init.zeros_(self.layer.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight.T + self.layer.bias + self.zero  # the copy
+
+
+def test_without_a_factory_a_copy_of_a_weight_is_found() -> None:
+    result = state_of(Copying(copies=True), LOADS)
+    assert result.status is CheckStatus.FAILED
+    assert line_of(result).endswith("# the copy")
+    assert result.failure is not None
+    assert result.failure.message.startswith(
+        "attribute 'weight' is a copy of 'layer.weight' that load_state_dict leaves"
+    )
+    assert state_of(Copying(copies=False), "state_dict").status is CheckStatus.PASSED
