@@ -14,6 +14,7 @@ from torch import Tensor
 from torch import nn
 
 from pytest_torchlens import Part
+from pytest_torchlens import edit
 from pytest_torchlens import log_forward_pass
 from pytest_torchlens import show_model_graph
 ```
@@ -109,5 +110,10 @@ SEEN = {
         "`relu_2_8` is filled and says what was put into its channel 2; the title has both edits.",
         "The arrow from `conv2d_1_1` into `add_1_5` is thick: this addition alone reads zeros.",
         "Outlines are the wider the more a tensor changed, and each says by how much; all before the edits is as ever.",
+    ],
+    "sweep": [
+        "Sixteen edits of the pass with a black image: each puts one channel of a block as it is in the clean pass.",
+        "Cells say where that brings the difference of two logits: 0, white, is the black image, 1 the clean one.",
+        "Orange is above 0, blue below; channel 3 carries most, in each row. The pointer over a cell shows its edit.",
     ],
 }

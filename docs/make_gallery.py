@@ -18,6 +18,7 @@ from generate_fields import fields
 from torch import nn
 
 import pytest_torchlens as tl
+from pytest_torchlens import edit
 
 DOCS = Path(__file__).parent
 FOLDER = DOCS / "gallery"
@@ -96,6 +97,14 @@ def edited(path: Path) -> None:
     history.edit({("conv2d_1", "add_1"): 0.0, tl.Part("relu_2", channel=2): 0.0}).draw(path, legend=True)
 
 
+def sweep(path: Path) -> None:
+    """Draw what each channel of each block restores, of a pass that got a black image."""
+    model, x = models.net(nn.ReLU(), classes=5), torch.rand(1, 3, 8, 8)
+    clean, corrupted = (tl.log_forward_pass(model, image) for image in (x, 0 * x))
+    edits = edit.grid(["0", "1", "2", "3"], channel=range(4))
+    corrupted.sweep(edits, clean=clean, metric=lambda y: y[:, 3] - y[:, 0]).heat_map().save(path)
+
+
 FIGURES = {
     "demo": small(models.DemoNetwork, legend=True),
     "recurrent_unrolled": small(models.RecurrentNetwork, vis_opt="unrolled"),
@@ -134,6 +143,14 @@ FIGURES = {
         "history = log_forward_pass(net(nn.ReLU(), classes=5), torch.rand(1, 3, 8, 8))\n"
         'edited = history.edit({("conv2d_1", "add_1"): 0.0, Part("relu_2", channel=2): 0.0})\n'
         'edited.draw("edited.svg", legend=True)',
+    ),
+    "sweep": Figure(
+        "A sweep of edits",
+        sweep,
+        "model, x = net(nn.ReLU(), classes=5), torch.rand(1, 3, 8, 8)\n"
+        "clean, corrupted = (log_forward_pass(model, image) for image in (x, 0 * x))\n"
+        'edits = edit.grid(["0", "1", "2", "3"], channel=range(4))\n'
+        'corrupted.sweep(edits, clean=clean, metric=lambda y: y[:, 3] - y[:, 0]).heat_map().save("sweep.svg")',
     ),
 }
 

@@ -173,6 +173,8 @@ def summary(comparisons: Iterable[tuple[str, Comparison]], options: str = "") ->
     unwritten = [comparison.unwritten for comparison in changed if comparison.unwritten]
     waiting = sum(not comparison.against for comparison in changed) - stored - len(unwritten)
     lines += [f"stored: {stored} model{'s' * (stored != 1)}"] if stored else []
+    if waiting == len(every) == len(verdicts.get(Change.NEW.value, ())):
+        return [_first_run(len(every), options)]
     if waiting:
         waits = "waits" if waiting == 1 else "wait"
         lines.append(f"{waiting} {waits} to be accepted, without running again: pytest-lens accept '*'{options}")
@@ -180,6 +182,12 @@ def summary(comparisons: Iterable[tuple[str, Comparison]], options: str = "") ->
     lines += [f"code in other files than before: {_names(moved)}; --lens-update=changed stores which"] if moved else []
     lines += [f"{len(unwritten)} cannot wait to be accepted: {unwritten[0]}"] if unwritten else []
     return lines
+
+
+def _first_run(count: int, options: str) -> str:
+    has, results = ("model has", "this result") if count == 1 else ("models have", "these results")
+    why = f"{count} {has} no baseline; to keep {results}, so that later runs say what changed"
+    return f"{why}: pytest-lens accept '*'{options}"
 
 
 def _causes(every: list[tuple[str, Comparison]]) -> Iterator[str]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
-from numbers import Number
+from functools import partial
 from typing import Any
 
 import torch
 
-from pytest_torchlens.capture import Value
 from pytest_torchlens.edit.places import Place
 from pytest_torchlens.history.layers_and_operations import Layer
 from pytest_torchlens.history.layers_and_operations import LoggedOperation
+from pytest_torchlens.replay.swaps import Kind
 from pytest_torchlens.replay.swaps import Replacement
 
 Change = float | torch.Tensor | Callable[[torch.Tensor], torch.Tensor] | LoggedOperation | Layer
@@ -39,22 +38,23 @@ def replacement(changes: list[tuple[Place, Any]]) -> Replacement:
     TypeError, ValueError
         If a change does not fit, or two of them are in the same part.
     """
+    of_gradients = [(place, change) for place, change in changes if getattr(change, "is_of_gradient", False)]
+    if of_gradients and len(changes) > 1:
+        _check_apart([change.place for _, change in of_gradients])
+        of_values = [each for each in changes if each not in of_gradients]
+        return _InTurn([replacement(some) for some in (of_values, *([each] for each in of_gradients)) if some])
     place, change = changes[0]
     if place.index is None and len(changes) == 1:
-        return Replacement(place.label, place.value, _given(place, change))
-    if any(other.index is None for other, _ in changes):
-        raise ValueError(f"{place.label} is edited twice: as a whole, and {_other(changes).text}")
+        return Replacement(f"edit of {place.text}", Kind.of(place.value), _given(place, change))
     _check_apart([each for each, _ in changes])
-    parts = [_Part(each, _given(each, change)) for each, change in changes]
-    return Replacement(place.label, place.value, _Parts(parts))
-
-
-def _other(changes: list[tuple[Place, Any]]) -> Place:
-    return next((place for place, _ in changes if place.index is not None), changes[1][0])
+    return _Parts([(each.index, _of_part(each, _given(each, change))) for each, change in changes])
 
 
 def _check_apart(places: list[Place]) -> None:
     """Raise if two places have elements in common: then their order would matter."""
+    if len(places) > 1 and any(place.index is None for place in places):
+        other = next((place for place in places if place.index is not None), places[1])
+        raise ValueError(f"{places[0].label} is edited twice: as a whole, and {other.text}")
     taken = torch.zeros(tuple(places[0].value.shape), dtype=torch.bool)
     for place in places:
         if taken[place.index].any():
@@ -71,79 +71,58 @@ def _given(place: Place, change: Any) -> Any:
     return change.tensor_contents
 
 
-class GradientChange:
-    """Leaves a tensor as it is, and changes its gradient in a later backward pass."""
+def _of_part(place: Place, change: Any) -> Replacement:
+    """Return what takes the place of a part; a tensor with the shape of the whole is the change by its own part."""
+    whole = Kind.of(place.value)
+    part = torch.empty(whole.shape, dtype=torch.bool)[place.index]
+    kind = whole._replace(shape=tuple(part.shape), stride=torch.empty(part.shape, device="meta").stride())
 
-    def __init__(self, place: Place, change: Any) -> None:
-        self._place = place
-        self._change = change
-        self.__name__ = "gradient"
-        if not place.value.requires_grad:
-            raise ValueError(f"edit of {place.text}: it requires no gradient: record outside of torch.no_grad()")
-        replacement([(place, change)])  # checks it
+    def cut(new: Any) -> Any:
+        is_whole = isinstance(new, torch.Tensor) and new.shape == whole.shape != kind.shape
+        return new[place.index] if is_whole else new
 
-    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a tensor of the same values, whose gradient is changed."""
-        tensor = tensor.view_as(tensor)
-        tensor.register_hook(self._changed)  # type: ignore[no-untyped-call]
-        return tensor
-
-    def _changed(self, gradient: torch.Tensor) -> torch.Tensor:
-        place = dataclasses.replace(self._place, value=Value(0, 0, 0, gradient))
-        return replacement([(place, self._change)]).tensor(lambda: gradient)
+    if callable(change) and not isinstance(change, torch.Tensor):
+        return Replacement(f"edit of {place.text}", kind, lambda tensor: cut(change(tensor)))
+    return Replacement(f"edit of {place.text}", kind, cut(change))
 
 
-class _Part:
-    """A change of one part of a tensor."""
+class _InTurn(Replacement):
+    """Changes a tensor, then the gradient of what it became."""
 
-    def __init__(self, place: Place, change: Any) -> None:
-        self.index = place.index
-        self._place = place
-        self._change = change
-        value = place.value
-        self._shape = torch.empty(tuple(value.shape), dtype=torch.bool)[place.index].shape
-        if isinstance(change, torch.Tensor):
-            self._change = self._fitting(change)
-        elif not (isinstance(change, Number) or callable(change)):
-            raise TypeError(
-                f"edit of {place.text}: expected a number, a tensor, a function or an activation, "
-                f"got {type(change).__name__}"
-            )
-        elif isinstance(change, Number) and not torch.can_cast(torch.tensor(change).dtype, value.dtype):
-            raise TypeError(f"edit of {place.text}: {change!r} does not fit {value.dtype}")
+    def __init__(self, replacements: list[Replacement]) -> None:
+        self._replacements = replacements
+        self.is_function = True
 
-    def of(self, tensor: torch.Tensor) -> torch.Tensor | float:
-        """Return what is put into the part of a tensor."""
-        if not callable(self._change) or isinstance(self._change, torch.Tensor):
-            return self._change  # type: ignore[no-any-return]
-        new = self._change(tensor[self.index].clone())
-        if not isinstance(new, torch.Tensor):
-            got = type(new).__name__
-            raise TypeError(f"edit of {self._place.text}: expected a tensor from the function, got {got}")
-        return self._fitting(new)
-
-    def _fitting(self, new: torch.Tensor) -> torch.Tensor:
-        """Return a tensor that fits the part; of one with the shape of the whole, its part."""
-        value = self._place.value
-        if new.shape != self._shape and new.shape == value.shape:
-            new = new[self.index]
-        if new.shape != self._shape or new.dtype != value.dtype:
-            raise ValueError(
-                f"edit of {self._place.text}: expected {value.dtype} of shape {list(self._shape)}, "
-                f"got {new.dtype} of shape {list(new.shape)}"
-            )
+    def tensor(self, old: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """Return the changed tensor; `old` returns the value itself."""
+        new = old()
+        for each in self._replacements:
+            new = each.tensor(partial(_itself, new))
         return new
 
 
-class _Parts:
-    """Changes parts of a tensor, each computed from the tensor as it was."""
+def _itself(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
-    def __init__(self, parts: list[_Part]) -> None:
+
+class _Parts(Replacement):
+    """Changes parts of a tensor, each computed from the tensor as it was.
+
+    Parameters
+    ----------
+    parts
+        Index and replacement of each.
+    """
+
+    def __init__(self, parts: list[tuple[Any, Replacement]]) -> None:
         self._parts = parts
+        self.is_function = True
 
-    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
-        new = [part.of(tensor) for part in self._parts]
-        result = tensor.clone()
-        for part, contents in zip(self._parts, new, strict=True):
-            result[part.index] = contents
+    def tensor(self, old: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """Return the changed tensor; `old` returns the value itself."""
+        former = old()
+        new = [(index, part.tensor(partial(former.__getitem__, index))) for index, part in self._parts]
+        result = former.clone()
+        for index, contents in new:
+            result[index] = contents
         return result

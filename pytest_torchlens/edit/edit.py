@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -13,16 +12,18 @@ import torch
 from pytest_torchlens.capture import Aliased
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Value
-from pytest_torchlens.capture.calls import values_read
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.edit.differences import counterparts
 from pytest_torchlens.edit.expand import bodies_of
 from pytest_torchlens.edit.expand import expanded
 from pytest_torchlens.edit.function import EditedFunction
+from pytest_torchlens.edit.gradients import GradientChange
+from pytest_torchlens.edit.gradients import warn_of_replay
 from pytest_torchlens.edit.live import run_again
 from pytest_torchlens.edit.places import Place
 from pytest_torchlens.edit.recording import EditedRecording
 from pytest_torchlens.edit.request import Request
+from pytest_torchlens.edit.returned_arguments import warn_of_returned_arguments
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import AppliedEdit
 from pytest_torchlens.replay import Subgraph
@@ -46,6 +47,7 @@ def edit(  # noqa: PLR0913 - the method's parameters, by name
         if not (edits or inputs or parameters or gradients):
             return history
     request = Request(Subgraph(history), edits, at, inputs, parameters, gradients)
+    warn_of_returned_arguments(request, live, stacklevel=4)
     recording = (
         run_again(history, request, bodies_of(history.expansions))
         if live
@@ -53,7 +55,7 @@ def edit(  # noqa: PLR0913 - the method's parameters, by name
     )
     edited = ModelHistory(recording, history.options)
     edited.arguments, edited.expansions = history.arguments, history.expansions
-    edited.original = history.original or history
+    edited.original, edited.requests = history.original or history, (*history.requests, request)
     made = (*history.edits, *(applied(place, change) for place, change in request.changes))
     labels = {old: new for new, old in counterparts(history, edited).items()} if live else {}
     edited.edits = tuple(each.renamed(labels) for each in made)
@@ -81,6 +83,8 @@ def applied(place: Place, change: Any) -> AppliedEdit:
 def _in_words(change: Any) -> str:
     if isinstance(change, torch.Tensor):
         return f"a tensor of shape {list(change.shape)}"
+    if isinstance(change, GradientChange):
+        return f"{_in_words(change.change)} as its gradient{change.where}"
     if callable(change):
         name = getattr(change, "__name__", None) or type(change).__name__
         return "a function" if name == "<lambda>" else f"{name}(…)"
@@ -95,7 +99,7 @@ def _replayed(history: ModelHistory, request: Request, check_decisions: bool) ->
         if place.consumer is None:
             request.whole.check_swappable(place.label, place.value)
     behind, affected = request.whole.descendants(request.swaps, changed=request.edges)
-    warn_of_own_gradients(recording, behind)
+    warn_of_replay(recording, range(len(recording.calls)) if request.of_gradients else behind, stacklevel=5)
     kept = request.swaps.keys() | {id(value_of(read)) for _, read in recording.outputs}
     nodes = [node for node in history.nodes if id(node.value) in affected and node.kind != "output"]
     wanted = {node.label: node.value for node in nodes if id(node.value) in kept or recording.has_saved(node.value)}
@@ -108,19 +112,3 @@ def _replayed(history: ModelHistory, request: Request, check_decisions: bool) ->
     edited = EditedRecording(recording, affected, tensors, history.options.saving)
     by_path = {path: results[label] for label, (path, _) in zip(outputs, recording.outputs, strict=True)}
     return edited.with_edits(request.of_calls(), by_path)
-
-
-def warn_of_own_gradients(recording: Recording, numbers: Iterable[int]) -> None:
-    """Warn if some of these calls are the steps of a custom autograd function, whose backward a replay cannot run."""
-    for number in sorted(numbers):
-        call = recording.calls[number]
-        group = call.group if any(value.requires_grad for _, value in values_read(call)) else None
-        while group is not None and not group.custom:
-            group = group.parent
-        if group is not None:
-            warnings.warn(
-                f"edit: a replay runs the steps of {group.name}, a custom autograd function, and not its backward: "
-                "gradients through it are those of its steps; live=True has its own",
-                stacklevel=4,
-            )
-            return

@@ -16,6 +16,7 @@ from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.edit.live import run_again
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import close
+from pytest_torchlens.replay import NotReplayableError
 
 
 def attention_in_steps(  # noqa: PLR0913 - the signature of the function that it stands for
@@ -76,6 +77,11 @@ def expanded(history: ModelHistory, names: Iterable[str]) -> ModelHistory:
     NotReplayableError
         If the model or its inputs are no longer there.
     """
+    if history.edits:
+        raise NotReplayableError(
+            "edit: expand: the pass is edited already: expand the pass without edits, as in "
+            "edited.original.edit(expand={'sdpa'}), and edit that"
+        )
     names = [names] if isinstance(names, str) else list(names)
     for name in names:
         if name not in STEPS:
@@ -85,7 +91,7 @@ def expanded(history: ModelHistory, names: Iterable[str]) -> ModelHistory:
             raise ValueError(f"expand: {history.model_name} calls no {STEPS[name][0].__name__} in this pass")
     recording = run_again(history, bodies=bodies_of({*history.expansions, *names}))
     opened = ModelHistory(recording, history.options)
-    opened.arguments, opened.edits = history.arguments, history.edits
+    opened.arguments = history.arguments
     opened.expansions = history.expansions | dict.fromkeys(names, _difference(history, opened))
     return opened
 

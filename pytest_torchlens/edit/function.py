@@ -18,6 +18,8 @@ from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.capture.looks import is_a
+from pytest_torchlens.capture.values import PLAIN
+from pytest_torchlens.capture.values import strides_of
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.edit.changes import replacement
 from pytest_torchlens.edit.places import Place
@@ -49,13 +51,35 @@ class CallEdits:
         paths = [path for path, value in self._paths if value is place.value]
         self._arguments.setdefault(paths[0], []).append((place, change))
 
+    def has_the_changes_of(self, other: CallEdits) -> bool:
+        """Return whether another call has the same edits, as it has where one key names both."""
+        return self._changes() == other._changes()
+
+    def _changes(self) -> list[list[int]]:
+        by_place = [*self._outputs.values(), *self._arguments.values()]
+        return [[id(change) for _, change in changes] for changes in by_place]
+
     def info(self, info: FunctionInfo) -> FunctionInfo:
         """Return the facts of a function whose calls are edited."""
         edited = copy.copy(info)
         edited.func = EditedFunction(info.func, self)
         return edited
 
-    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a function with edited arguments, and return its edited result; so is what it writes in its place."""
+        args, kwargs = self._arguments_for(args, kwargs)
+        if not self._outputs:
+            return func(*args, **kwargs)
+        written = self._written(args, kwargs)
+        copies = _copies_in_graph(written, args, kwargs)
+        if copies:
+            result = func(*with_tensors(copies, args), **with_tensors(copies, kwargs))
+            found = [copies.get(id(tensor), tensor) for tensor in written]
+            if all(map(_have_one_layout, written, found)):  # not so after ``t_()``, which can run again
+                return self._edited(result, written, found)
+        return self._edited(func(*args, **kwargs), written, written)
+
+    def _arguments_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments that the function is called with."""
         if not self._arguments:
             return args, kwargs
@@ -63,24 +87,24 @@ class CallEdits:
         new = {id(by_path[path]): _new(by_path[path], changes) for path, changes in self._arguments.items()}
         return with_tensors(new, args), with_tensors(new, kwargs)
 
-    def result(self, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the result; what the function writes is written over in its place."""
-        if not self._outputs:
-            return result
-        by_path = dict([*walk(args), *walk(kwargs)])
-        written = self._written(by_path)
-        found = tensors(result) if self._returned else tuple(written)
-        new = {}
+    def _edited(self, result: Any, written: list[torch.Tensor], found: list[torch.Tensor]) -> Any:
+        """Return the edited result; `written` gets what is edited of what the function wrote, which is in `found`."""
+        outputs = tensors(result) if self._returned else tuple(found)
+        contents = {id(tensor): tensor for tensor in found}
+        new: dict[int, torch.Tensor] = {}
         for position, changes in self._outputs.items():
-            tensor = found[position]
-            if any(tensor is one for one in written):
-                tensor.copy_(_new(tensor, changes))
-            else:
-                new[id(tensor)] = _new(tensor, changes)
+            tensor = outputs[position]
+            into = contents if id(tensor) in contents else new
+            into[id(tensor)] = _new(tensor, changes)
+        for original, tensor in zip(written, found, strict=True):
+            if contents[id(tensor)] is not original:
+                original.copy_(contents[id(tensor)])
+                new[id(tensor)] = original
         return with_tensors(new, result) if new else result
 
-    def _written(self, by_path: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    def _written(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
         """Return the arguments that the call writes, in the order of its outputs if it returns none."""
+        by_path = dict([*walk(args), *walk(kwargs)])
         by_slot = {value.slot: by_path[path] for path, value in self._paths if path in by_path}
         return [by_slot[slot] for slot in self._written_slots if slot in by_slot]
 
@@ -95,8 +119,28 @@ class EditedFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call it."""
-        args, kwargs = self._edits.arguments(args, kwargs)
-        return self._edits.result(self.func(*args, **kwargs), args, kwargs)
+        return self._edits.call(self.func, args, kwargs)
+
+
+def _copies_in_graph(written: list[torch.Tensor], args: Any, kwargs: Any) -> dict[int, torch.Tensor]:
+    """Return copies of what a call writes, by id, if autograd follows it: it may need them as they are before an edit.
+
+    There are none where memory has no plain layout.
+    """
+    if not torch.is_grad_enabled() or not any(tensor.requires_grad for _, tensor in (*walk(args), *walk(kwargs))):
+        return {}
+    plain = [tensor for tensor in written if type(tensor) in PLAIN and strides_of(tensor) is not None]
+    return {id(tensor): _copy_in_graph(tensor) for tensor in plain}
+
+
+def _copy_in_graph(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy with the same strides, for kernels may round otherwise with others."""
+    empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return empty.copy_(tensor)
+
+
+def _have_one_layout(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and strides_of(one) == strides_of(other)
 
 
 def _new(tensor: torch.Tensor, changes: Changes) -> torch.Tensor:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections import Counter
 from collections.abc import Callable
 from collections.abc import Iterable
-from collections.abc import Iterator
 from collections.abc import Mapping
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Source
-from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.functions import Function
 from pytest_torchlens.capture.functions import FunctionInfo
@@ -27,27 +22,73 @@ from pytest_torchlens.capture.generators import Generators
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.looks import is_a
 from pytest_torchlens.capture.memory import duplicate
-from pytest_torchlens.capture.memory import overwrite
 from pytest_torchlens.capture.record import OnePass
 from pytest_torchlens.capture.record import call_model
 from pytest_torchlens.capture.record import check_thread
 from pytest_torchlens.capture.record import seed_all
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.tracer import Tracer
-from pytest_torchlens.edit.function import CallEdits
-from pytest_torchlens.edit.function import with_tensors
+from pytest_torchlens.edit.edited_sources import EditedSources
+from pytest_torchlens.edit.edited_sources import contents_before
+from pytest_torchlens.edit.gradients import is_in_checkpoint
+from pytest_torchlens.edit.gradients import warn_of_checkpoint
+from pytest_torchlens.edit.module_state import ModuleState
+from pytest_torchlens.edit.module_state import overwrite_unseen
 from pytest_torchlens.edit.request import Request
 from pytest_torchlens.edit.sites import Site
 from pytest_torchlens.edit.sites import Sites
 from pytest_torchlens.edit.sites import of_model
 from pytest_torchlens.edit.sites import sites_of
 from pytest_torchlens.history import ModelHistory
-from pytest_torchlens.history.history_options import Arguments
 from pytest_torchlens.replay import NotReplayableError
-from pytest_torchlens.replay.swaps import Replacement
+from pytest_torchlens.replay.run import is_unchanged
 
-SourceSwaps = list[tuple[Source, Replacement]]
 _NONE: Mapping[Function, Callable[..., Any]] = MappingProxyType({})
+
+
+class EditsBySite:
+    """Knows which calls one request edits, in a pass that may take another way.
+
+    Parameters
+    ----------
+    request
+        The edits of a recorded pass.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self._history = request.whole.history
+        self.recorded = sites_of(self._history.recording)
+        self._edits = {self.recorded[number]: edits for number, edits in request.of_calls().items()}
+        recorded, edited = (Counter(site.statement for site in some) for some in (self.recorded, self._edits))
+        first = {site.statement: edits for site, edits in reversed(self._edits.items())}
+        alone = {
+            site.statement for site, edits in self._edits.items() if not edits.has_the_changes_of(first[site.statement])
+        }
+        self._of_all_calls = {
+            statement: edits
+            for statement, edits in first.items()
+            if edited[statement] == recorded[statement] and statement not in alone
+        }
+        """Edits by statement, where all its recorded calls have the same: so have those that only this pass makes."""
+        self._applied: set[Site] = set()
+
+    def info(self, site: Site, info: FunctionInfo) -> FunctionInfo:
+        """Return the facts of the function that is called at a site, edited if it is to be."""
+        edits = self._edits.get(site) or self._of_all_calls.get(site.statement)
+        if edits is None:
+            return info
+        self._applied.add(site)
+        return edits.info(info)
+
+    def check_applied(self) -> None:
+        """Raise if an edited operation did not run."""
+        missed = [site for site in self._edits if site not in self._applied]
+        if missed:
+            label = self._history.label(self.recorded.index(missed[0]))
+            raise NotReplayableError(
+                f"{label} did not run in the edited pass, or as part of a function that runs as a whole: nothing was "
+                "edited there"
+            )
 
 
 class EditingTracer(Tracer):
@@ -56,40 +97,35 @@ class EditingTracer(Tracer):
     def __torch_function__(
         self, func: Function, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func in self.bodies and func not in self._expanding:
-            return self._expand(info_of(func), args, kwargs or {})
+        args, kwargs = self._sources.in_arguments((args, kwargs or {}))
+        if func in self._bodies and func not in self._expanding:
+            return self._expand(info_of(func), args, kwargs)
         return super().__torch_function__(func, types, args, kwargs)
 
     def _body(self, func: Function) -> Callable[..., Any]:
-        return self.bodies.get(func) or super()._body(func)
+        return self._bodies.get(func) or super()._body(func)
 
     def prepare(
-        self, history: ModelHistory, of_calls: Mapping[int, CallEdits], bodies: Mapping[Function, Callable[..., Any]]
+        self, sources: EditedSources, edits: list[EditsBySite], bodies: Mapping[Function, Callable[..., Any]]
     ) -> None:
-        """Set which recorded calls are to be edited, and which functions to run as their steps."""
-        self.bodies = bodies
+        """Set what is to be edited, by requests that each see what those before made, and what to run as its steps."""
+        self._sources = sources
+        self._edits = edits
+        self._bodies = bodies
         self._sites = Sites()
-        self.applied: set[Site] = set()
-        self.recorded_sites = sites_of(history.recording)
-        self.edits = {self.recorded_sites[number]: edits for number, edits in of_calls.items()}
-        recorded, edited = (Counter(site.statement for site in some) for some in (self.recorded_sites, self.edits))
-        self.of_all_calls = {
-            statement: edits
-            for (statement, *_), edits in self.edits.items()
-            if edited[statement] == recorded[statement]
-        }
-        """Edits by statement, where all its recorded calls are edited: so are those that only this pass makes."""
+        self.in_checkpoint = ""
+        """The first edited call inside a checkpoint."""
 
     def _leaf(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record one call, edited if it is to be."""
         site = self._sites.next(self.module, info.name, self._frames(1))
-        edits = self.edits.get(site) or self.of_all_calls.get(site.statement)
         number = len(self.calls)
-        if edits is None:
-            result = super()._leaf(info, args, kwargs)
-        else:
-            result = super()._leaf(edits.info(info), args, kwargs)
-            self.applied.add(site)
+        edited = info
+        for edits in self._edits:
+            edited = edits.info(site, edited)
+        if edited is not info and not self.in_checkpoint and is_in_checkpoint():
+            self.in_checkpoint = f"{info.name} in {site.statement.module or 'the model'}"
+        result = super()._leaf(edited, args, kwargs)
         if any(call.info.name == info.name for call in self.calls[number:]):
             self._sites.count(site)
         return result
@@ -108,7 +144,7 @@ def run_again(
     history
         The pass.
     request
-        The edits; None for none.
+        The edits, beside those that the pass has; None for no more.
     bodies
         Functions that run as their steps: what runs in the place of each.
 
@@ -117,53 +153,54 @@ def run_again(
     NotReplayableError
         If the model or its inputs are no longer there, or an edit's operation did not run.
     """
-    recording, model = history.recording, history.recording.model()
-    if history.edits:
-        raise NotReplayableError(
-            "edit: a live run begins with the model itself, without the edits of this pass: make all edits at once, "
-            "as in edited.original.edit(edits, live=True)"
-        )
+    recording = (history.original or history).recording
+    model = recording.model()
     if model is None or history.arguments is None:
         raise NotReplayableError(f"{recording.model_name} or its inputs are no longer there: keep them to run it again")
     check_thread(model)
-    sources = [] if request is None else [(source, request.swaps[key]) for key, source in request.of_sources().items()]
-    args, kwargs = _arguments(history.arguments, sources)
-    generators = Generators()
+    requests = [*history.requests, *([] if request is None else [request])]
+    edits = [*map(EditsBySite, requests)]
+    sources = EditedSources(recording, requests)
+    args, kwargs = sources.in_arguments(history.arguments)
+    generators, state = Generators(), ModuleState(model, history.arguments, [one.live for one in _written(recording)])
     one: OnePass | None = None
-    with _attributes_put_back(model), _as_before(recording), _parameters_replaced(model, sources):
-        held = _held_by(model, recording)
-        try:
-            _restore_random_state(recording)
-            one = OnePass(model, args, kwargs, keep=history.options.keep, seed=recording.seed, kind=EditingTracer)
-            assert isinstance(one.tracer, EditingTracer)  # noqa: S101 - for the type checker
-            one.tracer.prepare(history, {} if request is None else request.of_calls(), bodies)
-            if recording.seed is not None:
-                seed_all(recording.seed)
-            with one.active():
-                output = call_model(model, args, kwargs, history.options.exhaust)
-            new = one.finish(model, output)
-        finally:
-            generators.restore()
-            if one is not None:
-                _put_back_writes(one, held, recording)
-    _check_applied(history, one.tracer)
+    try:
+        sources.put_into(model)
+        overwrite_unseen([(source.live, contents_before(source)) for source in _written(recording)])
+        _restore_random_state(recording)
+        one = OnePass(model, args, kwargs, keep=history.options.keep, seed=recording.seed, kind=EditingTracer)
+        assert isinstance(one.tracer, EditingTracer)  # noqa: S101 - for the type checker
+        one.tracer.prepare(sources, edits, bodies)
+        if recording.seed is not None:
+            seed_all(recording.seed)
+        with one.active():
+            output = call_model(model, args, kwargs, history.options.exhaust)
+        new = one.finish(model, output)
+    finally:
+        generators.restore()
+        if one is not None:
+            _keep_apart(one, state)
+        state.restore()
+    for each in edits:
+        each.check_applied()
     if request is not None:
-        _warn_if_changed(history, request, new, one.tracer.recorded_sites)
+        _warn_if_changed(history, request, new, edits[-1].recorded)
+    if one.tracer.in_checkpoint:
+        warn_of_checkpoint(new, one.tracer.in_checkpoint, stacklevel=5)
     return new
 
 
-def _check_applied(history: ModelHistory, tracer: EditingTracer) -> None:
-    missed = [site for site in tracer.edits if site not in tracer.applied]
-    if missed:
-        label = history.label(tracer.recorded_sites.index(missed[0]))
-        raise NotReplayableError(
-            f"{label} did not run in the edited pass, or as part of a function that runs as a whole: nothing was "
-            "edited there"
-        )
-
-
 def _warn_if_changed(history: ModelHistory, request: Request, recording: Recording, sites: list[Site]) -> None:
-    """Warn if something that is not behind an edit differs: the model keeps something between its calls."""
+    """Warn if something that is not behind an edit differs: the model changed, or keeps something between its calls."""
+    first = history.original or history
+    changed = next((source for source in first.recording.sources if not is_unchanged(source)), None)
+    if changed is not None:
+        warnings.warn(
+            f"edit: {changed.label} has changed since the recorded pass, and a live pass reads what it holds now; "
+            "live=False edits the recorded pass",
+            stacklevel=5,
+        )
+        return
     behind, _ = request.whole.descendants(request.swaps, changed=request.edges)
     behind |= {place.value.call for place, _ in request.changes}
     now = dict(zip(sites_of(recording), recording.calls, strict=True))
@@ -180,81 +217,11 @@ def _warn_if_changed(history: ModelHistory, request: Request, recording: Recordi
             return
 
 
-def _arguments(arguments: Arguments, sources: SourceSwaps) -> Arguments:
-    """Return forward's arguments, with the edited inputs."""
-    inputs = [(source, swap) for source, swap in sources if source.kind == "input"]
-    new = {id(source.live): swap.tensor(partial(_before, source)) for source, swap in inputs}
-    return with_tensors(new, arguments[0]), with_tensors(new, arguments[1])
-
-
-def _before(source: Source) -> torch.Tensor:
-    """Return a copy of a source as it was before the pass."""
-    return duplicate(source.value.tensor if source.value.tensor is not None else source.live)
-
-
-@contextlib.contextmanager
-def _parameters_replaced(model: torch.nn.Module, sources: SourceSwaps) -> Iterator[None]:
-    """Put edited parameters and buffers into the model, wherever they are, and the former ones back."""
-    new = {
-        id(source.live): swap.tensor(partial(_before, source))
-        for source, swap in sources
-        if source.kind in ("parameter", "buffer")
-    }
-    homes = [home for module in model.modules() for home in (module._parameters, module._buffers)]
-    former = [(home, name, tensor) for home in homes for name, tensor in home.items() if id(tensor) in new]
-    for home, name, tensor in former:
-        home[name] = new[id(tensor)]  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        for home, name, tensor in former:
-            home[name] = tensor  # type: ignore[assignment]
-
-
-@contextlib.contextmanager
-def _as_before(recording: Recording) -> Iterator[None]:
-    """Begin with what the recorded pass wrote to, such as running statistics, as it was before, and put it back."""
-    written = _written(recording)
-    former = [(source.live, duplicate(source.live)) for source in written]
-    _overwrite([(source.live, _before(source)) for source in written])
-    try:
-        yield
-    finally:
-        _overwrite(former)
-
-
-Contents = list[tuple[torch.Tensor, torch.Tensor]]
-"""Tensors, and copies of what they held."""
-
-
-def _held_by(model: torch.nn.Module, recording: Recording) -> Contents:
-    """Return the contents of inputs and buffers, which a pass may change in ways that are not recorded (``.data``)."""
-    inputs = [source.live for source in recording.sources if source.kind == "input"]
-    return [(tensor, duplicate(tensor)) for tensor in (*inputs, *model.buffers())]
-
-
-@contextlib.contextmanager
-def _attributes_put_back(model: torch.nn.Module) -> Iterator[None]:
-    """Put back the attributes, buffers, parameters and submodules of all modules that the pass sets anew."""
-    former = [
-        (home, dict(home))
-        for module in model.modules()
-        for home in (vars(module), module._buffers, module._parameters, module._modules)
-    ]
-    try:
-        yield
-    finally:
-        for home, attributes in former:
-            if home.keys() != attributes.keys() or any(home[name] is not each for name, each in attributes.items()):
-                home.clear()
-                home.update(attributes)
-
-
-def _put_back_writes(one: OnePass, held: Contents, former: Recording) -> None:
-    """Put back what the edited pass wrote to, and keep its activations and outputs as they are."""
-    contents = [(source.live, _before(source)) for source in _written(one.recording)]
-    contents += [(now, then) for now, then in held if fingerprint(now) != fingerprint(then)]
-    overwritten = [*(tensor for tensor, _ in contents), *(source.live for source in _written(former))]
+def _keep_apart(one: OnePass, state: ModuleState) -> None:
+    """Copy the activations and outputs of the edited pass that are in memory which is about to be put back."""
+    for source in _written(one.recording):
+        state.add(source.live, contents_before(source))
+    overwritten = [tensor for tensor, _ in state.changed()]
     keys = {*map(storage_key, overwritten)} - {0}
 
     def apart(leaf: Any) -> Any:
@@ -263,20 +230,11 @@ def _put_back_writes(one: OnePass, held: Contents, former: Recording) -> None:
     with torch._C.DisableTorchFunction():
         one.tracer.table.before_write(overwritten)
         one.recording.output = substitute(one.recording.output, apart)
-    _overwrite(contents)
 
 
 def _written(recording: Recording) -> list[Source]:
     """Return the inputs, parameters, buffers and constants that a pass overwrote."""
     return [source for source in recording.sources if source.written]
-
-
-def _overwrite(contents: Contents) -> None:
-    """Overwrite tensors; autograd does not see it, for in the end all hold what they held."""
-    for tensor, held in contents:
-        counted = contextlib.nullcontext() if tensor.is_inference() else _unsafe_preserve_version_counter(tensor)
-        with counted:
-            overwrite(tensor, held)
 
 
 def _restore_random_state(recording: Recording) -> None:

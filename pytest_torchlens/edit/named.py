@@ -12,7 +12,8 @@ import torch
 
 from pytest_torchlens.edit.activations import activations
 from pytest_torchlens.edit.activations import key_of
-from pytest_torchlens.edit.edit import warn_of_own_gradients
+from pytest_torchlens.edit.gradients import warn_of_replay
+from pytest_torchlens.edit.module_state import ModuleState
 from pytest_torchlens.edit.places import Part
 from pytest_torchlens.edit.places import Place
 from pytest_torchlens.edit.places import places_of
@@ -20,6 +21,7 @@ from pytest_torchlens.edit.recording import output_with
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.replay import NotReplayableError
 from pytest_torchlens.replay import Subgraph
+from pytest_torchlens.replay.swaps import Kind
 from pytest_torchlens.replay.swaps import Replacement
 
 # -- changes: functions of the tensor ------------------------------------------------------------------------------
@@ -180,6 +182,8 @@ class project_off:  # noqa: N801
 class splice_module:  # noqa: N801
     """Puts what a module makes of an activation in its place: a sparse autoencoder in the stream.
 
+    The module stays as it is, also in training mode: its running statistics do not change.
+
     Parameters
     ----------
     module
@@ -199,7 +203,11 @@ class splice_module:  # noqa: N801
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return what the module makes of `tensor`."""
-        result: torch.Tensor = self.module(tensor)
+        state = ModuleState(self.module)
+        try:
+            result: torch.Tensor = self.module(tensor)
+        finally:
+            state.restore()
         return result
 
 
@@ -276,7 +284,21 @@ def path_patch(
     whole = {place.text: place for place in places if place.index is None}  # two keys may name one activation
     kept = [*whole.values(), *(place for place in places if place.index is not None)]
     edits = patch_from(other, sender, at=at) | _as_in(history, kept)
+    _check_reached(history, _places(history, [sender], at), receivers)
     return patch_from(history.edit(edits), *receivers, at=at)
+
+
+def _check_reached(history: ModelHistory, senders: list[Place], receivers: Iterable[Any]) -> None:
+    """Raise if a receiver does not depend on the sender: then its edit would put there what is there."""
+    graph = Subgraph(history)
+    values = {id(place.value) for place in senders if place.consumer is None}
+    behind = graph.descendants(values, changed={place.consumer for place in senders} - {None})[1]  # type: ignore[arg-type]
+    for receiver in receivers:
+        places = _places(history, [receiver])
+        if not any(id(place.value) in behind for place in places):
+            is_before = places[-1].value.call <= senders[0].value.call
+            where = ": it comes before it" if is_before else ""
+            raise ValueError(f"path_patch: the receiver {places[0].text} does not depend on {senders[0].text}{where}")
 
 
 def attribution_patch(
@@ -313,7 +335,7 @@ def attribution_patch(
     whole = Subgraph(history)
     zeros = {label: _zeros(place) for label, place in places.items()}
     swaps = {id(place.value): _adding(place, zeros[label]) for label, place in places.items()}
-    warn_of_own_gradients(history.recording, whole.descendants(swaps)[0])
+    warn_of_replay(history.recording, whole.descendants(swaps)[0], stacklevel=3)
     found = whole.run_with(swaps, check_decisions)
     paths = [path for path, _ in history.recording.outputs]
     value: Any = metric(output_with(history.recording, dict(zip(paths, found.values(), strict=True))))
@@ -334,7 +356,7 @@ def _zeros(place: Place) -> torch.Tensor:
 
 
 def _adding(place: Place, zeros: torch.Tensor) -> Replacement:
-    return Replacement(place.label, place.value, lambda tensor: tensor + zeros)
+    return Replacement(f"attribution_patch: {place.label}", Kind.of(place.value), lambda tensor: tensor + zeros)
 
 
 def logit_lens(
@@ -362,7 +384,8 @@ def logit_lens(
     paths = [path for path, _ in history.recording.outputs]
 
     def seen(place: Place) -> Any:
-        swap = Replacement(target.label, target.value, values[place.label])
+        what = f"logit_lens: {place.label} in the place of {target.label}"
+        swap = Replacement(what, Kind.of(target.value), values[place.label])
         found = whole.run_with({id(target.value): swap}, check_decisions)
         return output_with(history.recording, dict(zip(paths, found.values(), strict=True)))
 

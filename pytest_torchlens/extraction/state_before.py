@@ -9,15 +9,12 @@ import torch
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.generators import Generators
 from pytest_torchlens.capture.leaves import is_lazy
-from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.looks import named_buffers
-from pytest_torchlens.capture.looks import named_modules
-from pytest_torchlens.capture.memory import duplicate
-from pytest_torchlens.capture.memory import overwrite
+from pytest_torchlens.edit.module_state import ModuleState
 
 
 class StateBefore:
-    """Restores the random generators; with contents, buffers and inputs too; names the buffers that were replaced.
+    """Restores the random generators; with contents, what a pass changed too; names the buffers that were replaced.
 
     Parameters
     ----------
@@ -26,7 +23,7 @@ class StateBefore:
     inputs
         Its arguments.
     with_contents
-        Whether buffers and inputs are copied.
+        Whether attributes of modules, and contents of buffers and inputs, are restored.
 
     Attributes
     ----------
@@ -36,13 +33,9 @@ class StateBefore:
 
     def __init__(self, model: torch.nn.Module, inputs: Any, *, with_contents: bool) -> None:
         self.generators = Generators()
-        self._has_contents = with_contents
         self._model = model
         self._buffers = dict(named_buffers(model))
-        self._members = [(part, dict(part._buffers)) for _, part in named_modules(model)] if with_contents else []
-        held = [*(tensor for _, buffers in self._members for tensor in buffers.values()), *tensors(inputs)]
-        plain = [tensor for tensor in held if tensor is not None and not is_lazy(tensor)] if with_contents else []
-        self._contents = [(tensor, duplicate(tensor)) for tensor in plain]
+        self._state = ModuleState(model, inputs) if with_contents else None
 
     def rebound(self) -> list[str]:
         """Return the buffers that are other tensors than before, with other contents; also those added or removed."""
@@ -52,16 +45,14 @@ class StateBefore:
 
     def lost(self, touched: list[str]) -> list[str]:
         """Return what a pass wrote to that `restore` does not put back; names begin with the kind."""
-        kinds = ("buffer", "input") if self._has_contents else ()
+        kinds = () if self._state is None else ("buffer", "input")
         return [label for label in touched if not label.startswith(kinds)]
 
     def restore(self) -> None:
         """Put all of it back."""
         self.generators.restore()
-        for part, buffers in self._members:
-            part._buffers.update(buffers)
-        for tensor, contents in self._contents:
-            overwrite(tensor, contents)
+        if self._state is not None:
+            self._state.restore()
 
 
 def _same(before: torch.Tensor | None, after: torch.Tensor | None) -> bool:

@@ -236,9 +236,24 @@ class Query:
             raise TypeError(f"shape of a query: expected whole numbers, or None for any size, got {odd[0]!r:.80}")
 
     def select(self, operations: Iterable[LoggedOperation]) -> list[LoggedOperation]:
-        """Return the operations that match, out of all operations of a history."""
+        """Return the operations that match, out of all operations of a history; an empty list says why in its repr."""
         by_label = {op.label: op for op in operations}
-        return [op for op in by_label.values() if self.holds(op, by_label)]
+        return [op for op in by_label.values() if self.holds(op, by_label)] or NothingFound(self._why_none(by_label))
+
+    def _why_none(self, by_label: ByLabel) -> str:
+        names = {
+            "func": {name for op in by_label.values() for name in (op.layer_type, op.func_applied_name)},
+            "module": {
+                _CALL_NUMBER.sub("", call) for op in by_label.values() for call in op.containing_module_origin_nested
+            },
+            "label": {op.layer_label for op in by_label.values()},
+        }
+        for attribute, known in names.items():
+            wanted = getattr(self, attribute)
+            alone = Query(**{attribute: wanted})
+            if wanted is not None and not any(alone.holds(op, by_label) for op in by_label.values()):
+                return f"no operation has {attribute}={wanted!r}; {nearest(wanted, filter(None, known))}"
+        return "no operation has all of these attributes"
 
     def holds(self, op: LoggedOperation, by_label: ByLabel) -> bool:
         """Return whether an operation matches; `by_label` has all operations of its history."""
@@ -261,6 +276,18 @@ class Query:
             and _any_neighbour_matches(self.followed_by, op.child_layers, by_label)
             and _any_neighbour_matches(self.preceded_by, op.parent_layers, by_label)
         )
+
+
+class NothingFound(list[LoggedOperation]):
+    """The empty list; consoles, and pytest where an assertion fails, show why nothing was found."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__()
+        self._why = why
+
+    def __repr__(self) -> str:
+        """Return the empty list, and why it is empty."""
+        return f"[] ({self._why})"
 
 
 _CALL_NUMBER = re.compile(r":\d+$")

@@ -54,6 +54,7 @@ from pytest_torchlens.records import SourcePlace
 
 if TYPE_CHECKING:
     from pytest_torchlens.edit import Sweep
+    from pytest_torchlens.edit.request import Request
     from pytest_torchlens.replay import Subgraph
 
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
@@ -95,6 +96,8 @@ class ModelHistory(HistoryView):
         """What `edit` ran as its steps, and by how much the outputs then differ."""
         self.original: ModelHistory | None = None
         """The pass without any of the edits; None for a pass without edits."""
+        self.requests: tuple[Request, ...] = ()
+        """The edits as they were asked for, one request for each call of `edit`."""
 
     @property
     def options(self) -> TraceOptions:
@@ -219,7 +222,8 @@ class ModelHistory(HistoryView):
             ``example`` (dimension 0), ``channel`` (1), ``position`` (-2), ``feature`` (-1), ``head`` (-3, or
             ``(number, of)`` for a part of the features), ``mask`` (a boolean tensor).
         inputs, parameters
-            Changes of inputs, by the name of forward's parameter, and of parameters, by their address.
+            Changes of inputs, by the name of forward's parameter (``"x"``, ``"batch.pixels"`` for ``batch["pixels"]``),
+            and of parameters and buffers, by any of their addresses.
         gradients
             Changes of the gradients of activations, by key: a later backward pass from what the edited pass returns
             goes on with them.

@@ -148,8 +148,10 @@ _CROP_SIZE = 5
 def crop_of(op: LoggedOperation) -> str:
     """Return the first rows and columns of the last two dimensions of the saved tensor, or why they are missing."""
     tensor = op.tensor_contents
+    if tensor is None:
+        return f"(not saved: layers_to_save=[{op.layer_label!r}] of log_forward_pass saves it)"
     with torch._C.DisableTorchFunction():
-        return "(not saved)" if tensor is None else _crop(tensor)
+        return _crop(tensor)
 
 
 def _crop(tensor: torch.Tensor) -> str:

@@ -178,7 +178,7 @@ class Run:
         read += [value for each in self._subgraph.ends.values() for value in needed_values(each)]
         for position in {value.position for value in read if value.call < 0}:
             source = self._recording.sources[position]
-            if not _is_unchanged(source) and not self._is_replaced(source.value):
+            if not is_unchanged(source) and not self._is_replaced(source.value):
                 raise NotReplayableError(f"{source.label} was changed after the pass was recorded: record it again")
         for value in {id(value): value for value in read if value.call < 0}.values():
             if id(value) in self._swaps:
@@ -374,7 +374,7 @@ def slots_in_shared_memory(recording: Recording) -> set[int]:
     return slots
 
 
-def _is_unchanged(source: Source) -> bool:
+def is_unchanged(source: Source) -> bool:
     """Return whether a source still holds what it held when it was first read, as far as that can be told."""
     if source.written or source.wrapper is not None:  # it was copied
         return True

@@ -12,8 +12,11 @@ from typing import Any
 import torch
 
 from pytest_torchlens.capture import Call
+from pytest_torchlens.capture import Source
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import edges_in
+from pytest_torchlens.capture.looks import named_buffers
+from pytest_torchlens.capture.looks import named_parameters
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.history import LookupKeyError
 from pytest_torchlens.history import ModelHistory
@@ -28,6 +31,7 @@ from pytest_torchlens.replay.run import Run
 from pytest_torchlens.replay.run import needed_values
 from pytest_torchlens.replay.run import slots_in_shared_memory
 from pytest_torchlens.replay.swaps import EdgeSwaps
+from pytest_torchlens.replay.swaps import Kind
 from pytest_torchlens.replay.swaps import Replacement
 from pytest_torchlens.replay.swaps import Swap
 from pytest_torchlens.replay.swaps import Swaps
@@ -257,7 +261,7 @@ class Subgraph:
                 if value.call not in members and id(value) not in self.outside:
                     raise ValueError(f"swap: {label!r} is neither an input nor an operation of {self!r}")
                 self.check_swappable(label, value)
-                swaps[id(value)] = Replacement(label, value, new)
+                swaps[id(value)] = Replacement(f"swap of {label}", Kind.of(value), new)
         return swaps
 
     def check_swappable(self, label: str, value: Value) -> None:
@@ -267,14 +271,24 @@ class Subgraph:
 
     def swappable(self, key: Key) -> list[tuple[str, Value]]:
         """Return label and value of all that a key of the history, or a parameter's name, names."""
-        parameters = {source.name: source for source in self.recording.sources if source.kind == "parameter"}
+        parameters = self.sources_of_model(["parameter"])
         if key in parameters and key not in self.history:
-            return [(str(key), parameters[str(key)].value)]
+            return [(parameters[str(key)].name, parameters[str(key)].value)]
         try:
             return [(node.label, node.value) for node in self._made([key])]
         except LookupKeyError as error:
             names = close(str(key), parameters) or f"{', '.join(parameters):.200}"
             raise LookupKeyError(f"{error}; parameters: {names}" if isinstance(key, str) else str(error)) from None
+
+    def sources_of_model(self, kinds: Collection[str] = ("parameter", "buffer")) -> dict[str, Source]:
+        """Return the parameters and buffers that the pass read by name; tied ones are there by each of their names."""
+        read = {source.name: source for source in self.recording.sources if source.kind in kinds}
+        model = self.recording.model()
+        if model is None:
+            return read
+        named = [*named_parameters(model, duplicates=True), *named_buffers(model, duplicates=True)]
+        by_tensor = {id(tensor): read[name] for name, tensor in named if name in read}
+        return {name: by_tensor[id(tensor)] for name, tensor in named if id(tensor) in by_tensor} | read
 
     def to_fx(self) -> GraphModule:
         """Return it as a module of `torch.fx`: its `inputs` without constants are the arguments, `outputs` the results.

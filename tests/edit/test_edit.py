@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import pytest_torchlens as tl
 from pytest_torchlens import DecisionChangedError
@@ -132,6 +136,84 @@ def test_inputs_and_parameters(network, live):
     assert torch.equal(network[2].weight, former)
     network[2].weight.data = weight
     assert torch.equal(output(edited), network(-X))
+
+
+class Sharing(nn.Module):
+    """Reads memory of its parameter and buffer under other names, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(4))
+        self.tied = self.scale
+        self.alias, self.part = self.scale.data, self.scale.data[1:]
+        self.register_buffer("shift", torch.ones(4))
+        self.kept = [self.shift]
+
+    def forward(self, inputs, more):
+        x, y = inputs["x"] * self.tied, inputs["deep"]["y"] + self.alias + self.part.sum()
+        return x + y * self.shift + self.kept[0] * more
+
+
+@BOTH_WAYS
+def test_all_that_reads_the_memory_of_an_edited_tensor_sees_the_edit(live):
+    model = Sharing()
+    args = {"x": X, "deep": {"y": X * 2}}, X * 3
+    history = tl.log_forward_pass(model, args)
+    for name in ("scale", "tied"):
+        edited = history.edit(parameters={name: 2.0}, live=live)
+        assert torch.equal(output(edited), X * 2 + (X * 2 + 2 + 6) + X * 3)
+    assert torch.equal(output(history.edit({"tied": 2.0}, live=live)), output(edited))
+    edited = history.edit(parameters={"shift": 0.0}, live=live)
+    assert torch.equal(output(edited), X)
+    edited = history.edit(inputs={"inputs.deep.y": 0.0, "more": -X}, live=live)
+    assert torch.equal(output(edited), X + (1 + 3) - X)
+    assert model.alias.equal(torch.ones(4))
+    assert model.kept[0] is model.shift
+    with pytest.raises(LookupKeyError, match=r"no tensor 'inputs.deep'; name a tensor in it: inputs.deep.y"):
+        history.edit(inputs={"inputs.deep": X}, live=live)
+
+
+def put_over(x):
+    y = x * 2
+    z = torch.empty(0)
+    z.set_(y)
+    return z + 1
+
+
+@BOTH_WAYS
+def test_memory_that_set_puts_into_a_tensor_is_that_of_the_edit(live):
+    model = Function(put_over)
+    edited = tl.log_forward_pass(model, X).edit({"mul_1": 5.0}, live=live)
+    assert torch.equal(output(edited), torch.full_like(X, 6.0))
+
+
+@BOTH_WAYS
+def test_a_module_that_does_nothing_names_its_argument_and_says_so(live):
+    class Shortcut(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc, self.shortcut = nn.Linear(4, 4), nn.Identity()
+
+        def forward(self, x):
+            y = self.fc(x)
+            return y.sin() + self.shortcut(y)
+
+    model = Shortcut()
+    history = tl.log_forward_pass(model, X)
+    with pytest.warns(UserWarning, match=r"shortcut returned its argument, linear_1_1: .*\(sin_1_2, add_1_3\)"):
+        edited = history.edit({Part("shortcut"): 0.0}, live=live)
+    assert torch.equal(output(edited), torch.zeros(3, 4))
+    assert torch.equal(output(history.edit({"linear_1": 0.0}, live=live)), torch.zeros(3, 4))
+    edge = history.edit({("shortcut", "add_1"): 0.0}, live=live)
+    assert torch.equal(output(edge), model.fc(X).sin())
+
+
+def test_a_replay_says_that_an_operation_returned_its_argument():
+    model = Function(lambda x: (y := x * 2, F.dropout(y, 0.5, training=False).sin() + y)[1])
+    history = tl.log_forward_pass(model, X)
+    with pytest.warns(UserWarning, match=r"dropout_1_2 returned its argument: a replay edits .*\(sin_1_3, add_1_4\)"):
+        assert torch.equal(output(history.edit({"dropout_1": 0.0})), torch.zeros(3, 4))
+    assert torch.equal(output(history.edit({"dropout_1": 0.0}, live=True)), X * 2)
 
 
 class Loop(nn.Module):
@@ -349,10 +431,86 @@ def test_a_backward_that_a_replay_cannot_run_is_told():
     model = Function(lambda x: StraightThrough.apply(inner(x) * 3))
     history = tl.log_forward_pass(model, X)
     steer = torch.zeros(4, requires_grad=True)
-    with pytest.warns(UserWarning, match="a replay runs the steps of StraightThrough, a custom autograd function"):
+    with pytest.warns(UserWarning, match="no gradients flow through StraightThrough, a custom autograd"):
         history.edit({"linear_1": lambda t: t + steer})
     output(history.edit({"linear_1": lambda t: t + steer}, live=True)).sum().backward()
     assert torch.equal(steer.grad, torch.full((4,), 9.0))
+
+
+def test_hooks_that_a_replay_does_not_run_are_told():
+    def hooked(x):
+        y = inner(x)
+        y.register_hook(lambda gradient: gradient * 10)
+        return y * 1
+
+    inner = nn.Linear(4, 4)
+    model = Function(hooked)
+    history = tl.log_forward_pass(model, X)
+    steer = torch.zeros(4, requires_grad=True)
+    with pytest.warns(UserWarning, match="does not run the hook on the gradient of what mul reads"):
+        history.edit({"linear_1": lambda t: t + steer})
+    output(history.edit({"linear_1": lambda t: t + steer}, live=True)).sum().backward()
+    assert torch.equal(steer.grad, torch.full((4,), 30.0))
+    sequential = nn.Sequential(inner, nn.Sigmoid())
+    sequential[1].register_full_backward_hook(lambda module, before, after: None)
+    history = tl.log_forward_pass(sequential, X)
+    with pytest.warns(UserWarning, match="no gradients flow through the backward hooks of 1 in a replay"):
+        history.edit({"linear_1": 0.0})
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_an_edit_inside_a_checkpoint_has_no_right_gradients_and_is_told(reentrant):
+    inner = nn.Linear(4, 4)
+    model = Function(lambda x: checkpoint(lambda x: torch.tanh(inner(x)), x, use_reentrant=reentrant))
+    history = tl.log_forward_pass(model, X.clone().requires_grad_())
+    with pytest.warns(UserWarning, match="linear .* is inside a checkpoint, which a backward pass runs again without"):
+        history.edit({"linear_1": lambda t: t * 3}, live=True)
+    if reentrant:
+        with pytest.warns(UserWarning, match="no gradients flow through a reentrant checkpoint in a replay"):
+            history.edit({"linear_1": lambda t: t * 3})
+    else:
+        history.edit({"linear_1": lambda t: t * 3})  # warnings are errors in these tests
+
+
+def overwrite_first_column(x):
+    x[:, 0] = 0.0
+    return x
+
+
+@pytest.mark.parametrize(
+    ("key", "function"),
+    [
+        ("relu_1", torch.relu_),
+        ("sigmoid_1", torch.sigmoid_),
+        ("setitem_1", overwrite_first_column),
+        ("t_1", lambda x: x.t_().square()),
+    ],
+)
+def test_gradients_flow_through_edited_writes_as_in_a_replay(key, function):
+    inner = nn.Linear(4, 4)
+    model = Function(lambda x: function(inner(x)).square())
+    history = tl.log_forward_pass(model, X)
+
+    def edited(live):
+        steer = torch.full((), 0.5, requires_grad=True)
+        found = output(history.edit({key: lambda t: t * steer}, live=live))
+        found.sum().backward()
+        return found, steer.grad
+
+    found, gradient = edited(live=True)
+    assert inner.weight.grad.any()  # a live pass begins with the model's input
+    assert torch.equal(found, edited(live=False)[0])
+    assert torch.equal(gradient, edited(live=False)[1])
+
+
+def test_gradients_flow_through_an_edited_write_through_a_view():
+    inner, steer = nn.Linear(4, 4), torch.full((), 0.5, requires_grad=True)
+    model = Function(lambda x: (y := inner(x), y.t().exp_())[0].square())
+    history = tl.log_forward_pass(model, X)
+    output(history.edit({"exp_1": lambda t: t * steer}, live=True)).sum().backward()
+    plain = torch.full((), 0.5, requires_grad=True)
+    (inner(X).exp() * plain).square().sum().backward()
+    assert torch.allclose(steer.grad, plain.grad)
 
 
 def test_a_live_pass_leaves_a_pending_backward_as_it_is():
@@ -367,8 +525,15 @@ def test_a_live_pass_leaves_a_pending_backward_as_it_is():
 def test_the_gradient_of_a_pass_without_gradients_is_refused(network):
     with torch.no_grad():
         history = tl.log_forward_pass(network, X)
-    with pytest.raises(ValueError, match=r"linear_2_3: it requires no gradient: record outside of torch.no_grad"):
+    with pytest.raises(ValueError, match=r"of linear_2_3: the pass has no gradients: record outside of"):
         history.edit(gradients={"linear_2": 0.0})
+    history = tl.log_forward_pass(network, X)
+    with pytest.raises(ValueError, match="gradient of input_1_0: it has none, as no parameter or input that"):
+        history.edit(gradients={"input_1": 0.0})
+    with pytest.raises(ValueError, match=r"of the gradient of linear_2_3 \[0\]: expected float32\[6\]"):
+        history.edit(gradients={Part("linear_2")[0]: torch.zeros(5)})
+    edited = history.edit(gradients={Part("linear_2")[0]: 0.0})
+    assert [*map(str, edited.edits)] == ["linear_2_3 ← 0.0 as its gradient at [0]"]
 
 
 # -- attention -----------------------------------------------------------------------------------------------------
@@ -432,9 +597,14 @@ def test_what_cannot_be_opened():
         ),
         ({Part("linear_2")[3:]: 0.0}, ValueError, r"nothing is at \[3:\]"),
         ({"linear_2": "zero"}, TypeError, "expected a number, a tensor or a function, got str"),
-        ({Part("linear_2")[0]: "zero"}, TypeError, r"linear_2_3 \[0\]: expected a number, a tensor, a function"),
-        ({"linear_2": torch.zeros(6)}, ValueError, r"expected float32\[3, 6\] on cpu, got float32\[6\]"),
-        ({Part("linear_2")[0]: torch.zeros(5)}, ValueError, r"of shape \[6\], got torch.float32 of shape \[5\]"),
+        ({Part("linear_2")[0]: "zero"}, TypeError, r"edit of linear_2_3 \[0\]: expected a number, a tensor or"),
+        ({"linear_2": torch.zeros(6)}, ValueError, r"\[3, 6\] on cpu, got float32\[6\] on cpu; .expand\(3, 6\) makes"),
+        ({"linear_2": torch.zeros(6).double()}, ValueError, r"; .expand\(3, 6\).to\(torch.float32\) makes it fit"),
+        ({"linear_2": torch.zeros(3, 6).numpy()}, TypeError, "got ndarray; torch.as_tensor makes a tensor of it"),
+        ({"linear_2": 1e39}, TypeError, r"edit of linear_2_3: 1e\+39 does not fit float32.*: its values go from -3.4"),
+        ({Part("linear_2")[0]: -1e39}, TypeError, r"linear_2_3 \[0\]: -1e\+39 does not fit float32\[6\] on cpu: its"),
+        ({"linear_2": 1j}, TypeError, "1j does not fit float32.*: give a real number"),
+        ({Part("linear_2")[0]: torch.zeros(5)}, ValueError, r"expected float32\[6\] on cpu, got float32\[5\]"),
         ({"linear_2": lambda t: t.sum()}, ValueError, r"got float32\[\]"),
         ({"linear_2": 1.0, Part("linear_2")[0]: 0.0}, ValueError, r"edited twice: as a whole, and linear_2_3 \[0\]"),
         ({Part("linear_2")[0]: 1.0, Part("linear_2")[:, 0]: 0.0}, ValueError, "edited twice: name each element"),
@@ -448,11 +618,34 @@ def test_what_does_not_fit_is_named(network, edits, error, words):
         history.edit(edits)
 
 
+@BOTH_WAYS
+def test_numbers_that_do_not_fit_whole_numbers_and_masks_are_named(live):
+    model = Function(lambda x: torch.where(x > 0, x.long() + 1, 0))
+    history = tl.log_forward_pass(model, X)
+    for key, number, words in [
+        ("add_1", 0.5, "give a whole number"),
+        ("add_1", 2**70, "its values go from -9223372036854775808 to 9223372036854775807"),
+        ("gt_1", 1, "give True or False"),
+    ]:
+        with pytest.raises(TypeError, match=words):
+            history.edit({key: number}, live=live)
+    edited = history.edit({"gt_1": True, Part("add_1")[0]: np.int64(7)}, live=live)
+    assert torch.equal(output(edited), torch.cat([torch.full((1, 4), 7), X[1:].long() + 1]))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="notes of exceptions")
+def test_an_error_of_a_function_has_the_edit_as_a_note(network):
+    history = tl.log_forward_pass(network, X)
+    with pytest.raises(TypeError, match="hook") as caught:
+        history.edit({Part("linear_2")[0]: lambda tensor, hook: tensor})
+    assert caught.value.__notes__ == ["edit of linear_2_3 [0]: its function raised this, called with float32[6] on cpu"]
+
+
 def test_other_arguments_that_do_not_fit_are_named(network):
     history = tl.log_forward_pass(network, X)
-    with pytest.raises(LookupKeyError, match=r"read no parameter '2.wieght'; did you mean '2.weight'"):
+    with pytest.raises(LookupKeyError, match=r"no parameter or buffer '2.wieght'; did you mean '2.weight'"):
         history.edit(parameters={"2.wieght": 0.0})
-    with pytest.raises(LookupKeyError, match="read no input 'y'; there are: "):
+    with pytest.raises(LookupKeyError, match="read no tensor 'y'; there are: input"):
         history.edit(inputs={"y": X})
     with pytest.raises(ValueError, match="the index stands in the key and in at="):
         history.edit({("linear_2", (0, 1)): 0.0}, at=1)

@@ -91,12 +91,17 @@ def test_an_edit_of_an_edit_is_measured_from_the_pass_without_any(history):
     assert [edit.label for edit in twice.edits] == ["linear_1_3", "mul_1_7"]
 
 
-def test_a_live_edit_of_an_edit_would_lose_the_first_and_is_an_error(history):
-    for live in (False, True):
-        with pytest.raises(
-            tl.NotReplayableError, match=r"make all edits at once, as in edited.original.edit\(edits, live"
-        ):
-            history.edit({"linear_1": 0.0}, live=live).edit({"mul_1": 0.0}, live=True)
+@pytest.mark.parametrize("first", [False, True], ids=["replay", "live"])
+def test_a_live_edit_of_an_edit_makes_both(history, first):
+    both = [{"linear_1": lambda t: t + 1}, {"mul_1": lambda t: t * 2, "linear_1": lambda t: t * 3}]
+    replayed, live = (history.edit(both[0], live=first).edit(both[1], live=live) for live in (False, True))
+    assert torch.equal(live["output_2"].tensor_contents, replayed["output_2"].tensor_contents)
+    assert live.original is history
+    assert [*map(str, live.edits)] == [*map(str, replayed.edits)]
+    inputs = history.edit(inputs={"x": lambda x: x + 1}, parameters={"fc.bias": 1.0}, live=first)
+    third = {"inputs": {"x": lambda x: x * 2}, "parameters": {"fc.bias": lambda bias: bias + 1}}
+    live, replayed = inputs.edit(**third, live=True), inputs.edit(**third)
+    assert torch.equal(live["output_2"].tensor_contents, replayed["output_2"].tensor_contents)
 
 
 def test_in_a_live_pass_that_takes_another_way_operations_are_compared_by_their_site():

@@ -239,6 +239,26 @@ def test_errors_where_a_change_does_not_fit(change: Any, message: str):
         history_of("transformer").edit({"blocks.0.mlp": change})
 
 
+def test_a_spliced_module_in_training_stays_as_it_is():
+    class Counting(nn.BatchNorm1d):
+        calls = 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return super().forward(x)
+
+    model, module = nn.Linear(4, 4), Counting(4).train()
+    history = tl.log_forward_pass(model, torch.rand(3, 4))
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    for live in (False, True):
+        edited = history.edit({"linear_1": edit.splice_module(module)}, live=live)
+        assert torch.equal(output_of(edited), nn.BatchNorm1d(4)(output_of(history)))
+    assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
+    assert module.calls == 0
+    output_of(edited).sum().backward()
+    assert module.bias.grad.equal(torch.full((4,), 3.0))
+
+
 def test_errors_of_edits():
     history = history_of("transformer")
     with torch.no_grad():
@@ -248,6 +268,8 @@ def test_errors_of_edits():
         one.edit({"2": edit.resample(seed=0)})
     with pytest.raises(ValueError, match="one receiver or more"):
         edit.path_patch(history, plain, "embed")
+    with pytest.raises(ValueError, match=r"receiver embedding_1_1 does not depend on add_2_.*: it comes before it"):
+        edit.path_patch(history, plain, "blocks.0", "embed")
     with pytest.raises(tl.NotReplayableError, match="record the pass with gradients on"):
         edit.attribution_patch(plain, history, ["blocks.0"], torch.sum)
     with pytest.raises(TypeError, match="a tensor with one number"):

@@ -167,6 +167,7 @@ def test_selected_layers():
     assert history.layer_labels == saved
     assert history[-1].layer_label == "linear_3_22"
     assert history["relu_1"].tensor_contents is None
+    assert "not saved: layers_to_save=['relu_1_2'] of log_forward_pass saves it" in str(history["relu_1"])
     assert history["conv2d_3"].tensor_contents is not None
     assert history.num_tensors_saved == 6
 

@@ -55,6 +55,21 @@ def test_find(pools, query, labels):
 
 
 @pytest.mark.parametrize(
+    ("query", "why"),
+    [
+        ({"func": "rleu"}, "no operation has func='rleu'; did you mean 'relu'?"),
+        ({"func": "relu", "module": "blokc"}, "no operation has module='blokc'; did you mean 'block'"),
+        ({"label": "conv2_1_1"}, "no operation has label='conv2_1_1'; did you mean 'conv2d_1_1'"),
+        ({"func": "relu", "with_params": True}, "no operation has all of these attributes"),
+    ],
+)
+def test_an_empty_list_says_why_nothing_was_found(pools, query, why):
+    found = pools.find(**query)
+    assert found == []
+    assert repr(found).startswith(f"[] ({why}")
+
+
+@pytest.mark.parametrize(
     ("wanted", "labels"),
     [
         pytest.param(tl.Query("*pool*", preceded_by="relu"), ["maxpool2d_1_3"], id="query"),

@@ -42,7 +42,7 @@ FILE = "lens_baselines/z/m.json"
 def test_whether_a_baseline_was_stored():
     assert summary([("z:m", Comparison(verdict=Change.NEW, stored=FILE))])[-1] == "stored: 1 model"
     worded = Comparison(verdict=Change.NEW, notes=(f"stored: {FILE}",))
-    assert summary([("z:m", worded)])[-1].startswith("1 waits to be accepted")
+    assert summary([("z:m", worded)])[-1].startswith("1 model has no baseline")
 
 
 def test_the_cost_of_one_model_is_not_told_as_that_of_all():

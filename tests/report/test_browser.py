@@ -262,6 +262,40 @@ def test_the_keyboard_reaches_and_moves_the_graph(visit):
     page.wait_for_selector("#op-relu_1_2.chosen")
 
 
+def test_the_wheel_scrolls_the_page_until_the_graph_is_clicked(visit):
+    page = visit(passed())
+    page.locator(".drawing").scroll_into_view_if_needed()
+    box = page.locator(".drawing").bounding_box()
+    page.mouse.move(box["x"] + 20, box["y"] + 20)
+    position = "[scrollY, document.querySelector('.sheet').style.transform]"
+    scrolled, transform = page.evaluate(position)
+    page.mouse.wheel(0, 120)
+    wait_until(page, "scrolled => scrollY !== scrolled", scrolled)
+    assert page.evaluate(position)[1] == transform
+    box = page.locator(".drawing").bounding_box()
+    page.mouse.click(box["x"] + 20, max(box["y"], 0) + 20)
+    scrolled, transform = page.evaluate(position)
+    page.mouse.wheel(0, 120)
+    wait_until(page, "transform => document.querySelector('.sheet').style.transform !== transform", transform)
+    assert page.evaluate(position)[0] == scrolled
+
+
+def test_the_address_follows_what_is_chosen_and_leads_back_to_it(visit):
+    page = visit(passed())
+    page.fill("#find", "relu_1_2")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#op-relu_1_2.chosen")
+    assert page.url.endswith("#row-relu_1_2")
+    page.evaluate("location.hash = '#row-relu_7_21'")
+    page.wait_for_selector("#op-relu_7_21.chosen")
+    page.fill("#find", "@features")
+    page.keyboard.press("Enter")
+    page.wait_for_timeout(200)
+    assert page.url.endswith("#" + page.evaluate("encodeURIComponent(decodeURIComponent(location.hash.slice(1)))"))
+    assert "features" in page.url
+    assert panel(visit(passed(), page.url[page.url.index("#") :])).startswith("features")
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_names_do_no_harm(visit, name):
     page = visit(passed(name, zoo=name, history=hostile_history()))

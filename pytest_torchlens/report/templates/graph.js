@@ -99,7 +99,9 @@ class Graph {
     this.show(around.find((key) => this.has(key)) ?? this.views[0].value);
   }
 
+  // The wheel scrolls the page, unless the graph has the focus, as after a click, or Ctrl is held.
   wheel(event) {
+    if (!event.ctrlKey && !event.metaKey && document.activeElement !== this.frame) return;
     event.preventDefault();
     if (event.ctrlKey || event.metaKey) return this.panzoom.zoomWithWheel(event, { animate: false });
     const scale = this.panzoom.getScale();
@@ -132,6 +134,7 @@ class Graph {
 
   click(event) {
     event.preventDefault();
+    this.frame.focus({ preventScroll: true });
     const moved = this.pressed ? Math.hypot(event.clientX - this.pressed.x, event.clientY - this.pressed.y) : 0;
     const id = this.nodeAt(event);
     if (moved < CLICK && id) this.select(id.startsWith("op-") ? `row-${id.slice(3)}` : id);
@@ -139,6 +142,7 @@ class Graph {
 
   // By the id of a row or of a module's node: in the drawing that is shown, or else in one that has it.
   async select(id) {
+    if (id !== wanted()) history.replaceState(null, "", `#${encodeURIComponent(id)}`);
     const layer = this.data.layers[id] ?? Object.entries(this.data.layers).find(([row]) => row.startsWith(`${id}.`))?.[1];
     const nodes = layer ? layer.nodes : [id];
     if (layer?.view && !this.drawn(nodes[0])) await this.show(layer.view);
@@ -216,6 +220,8 @@ function search(graph) {
 
 const rank = (entry, words) => (words.every((word) => entry.label.toLowerCase().includes(word)) ? 0 : 1);
 
+const wanted = () => decodeURIComponent(location.hash.slice(1));
+
 async function startGraph(frame) {
   const graph = new Graph(frame, JSON.parse(await packed("details")));
   await graph.show(frame.dataset.first);
@@ -228,8 +234,9 @@ async function startGraph(frame) {
     graph.select(link.dataset.node);
   });
   document.addEventListener("choose", (event) => graph.select(event.detail));
-  const wanted = decodeURIComponent(location.hash.slice(1));
-  if (wanted.startsWith("row-") && wanted in graph.data.layers) await graph.select(wanted);
+  const follow = () => wanted() in { ...graph.data.layers, ...graph.data.modules } && graph.select(wanted());
+  addEventListener("hashchange", follow);
+  await follow();
 }
 
 document.querySelectorAll(".drawing").forEach(startGraph);

@@ -9,6 +9,10 @@ function bytes(value) {
 
 const plain = (value) => (value === 0 || (Math.abs(value) >= 1e-3 && Math.abs(value) < 1e5) ? String(Number(value.toPrecision(4))) : value.toExponential(2));
 const percent = (value) => `${Number((100 * value).toPrecision(3))} %`;
+// A share ends at 100 %.
+const RANGES = { shares: (_, low, high) => [0, Math.min(1, 1.1 * high) || 1] };
+const FROM_ZERO = { min: { soft: 0, mode: 1 }, max: { pad: 0.1 } };
+const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000];
 const FORMATS = { memory: bytes, sizes: bytes, values: plain, shares: percent };
 
 function curve(box, name, chart) {
@@ -19,8 +23,8 @@ function curve(box, name, chart) {
   const options = {
     width: box.clientWidth,
     height: 240,
-    scales: { x: { time: false }, y: { range: { min: { soft: 0, mode: 1 }, max: { pad: 0.1 } } } },
-    axes: [axis, { ...axis, size: 75, values: (_, ticks) => ticks.map(said) }],
+    scales: { x: { time: false }, y: { range: RANGES[name] ?? FROM_ZERO } },
+    axes: [{ ...axis, incrs: WHOLE }, { ...axis, size: 75, values: (_, ticks) => ticks.map(said) }],
     series: [
       { label: "layer", value: (_, index) => chart.labels[index] ?? "–" },
       ...names.map((label, i) => ({

@@ -1,0 +1,129 @@
+"""Constants, inputs in objects, gradients and changed models in a live edited pass."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import pytest_torchlens as tl
+from tests.models import Function
+
+X = torch.linspace(-1.0, 2.0, 8).reshape(2, 4)
+OUTSIDE = nn.Parameter(torch.arange(4.0))
+
+
+class Box:
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+
+class Holds(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.constant = torch.arange(4.0)
+
+    def forward(self, x):
+        return x * self.constant
+
+
+def output(history):
+    return history[history.output_layers[0]].tensor_contents
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+
+
+SOURCES = {
+    "a plain tensor of the model": (Holds(), X, "constant_1"),
+    "a parameter outside the model": (Function(lambda x: x * OUTSIDE), X, "constant_1"),
+    "a tensor in an object": (Function(lambda box: box.tensor * 2 + 0), Box(X), "input_1"),
+}
+
+
+@pytest.mark.parametrize(("model", "argument", "key"), SOURCES.values(), ids=SOURCES)
+def test_a_source_is_edited_live_as_in_a_replay(model, argument, key):
+    history = tl.log_forward_pass(model, (argument,))
+    replayed, live = (history.edit({key: 3.0}, live=way) for way in (False, True))
+    assert torch.equal(output(replayed), output(live))
+    assert not torch.equal(output(history), output(live))
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_gradients_flow_through_an_edited_input(live):
+    x, model = X.clone().requires_grad_(), net()
+    history = tl.log_forward_pass(model, x)
+    output(history.edit(inputs={"input": lambda t: t * 2}, live=live)).sum().backward()
+    found, x.grad = x.grad, None
+    model(x * 2).sum().backward()
+    assert torch.equal(found, x.grad)
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_the_gradient_of_an_input_is_edited(live):
+    x, model = X.clone().requires_grad_(), net()
+    edited = tl.log_forward_pass(model, x).edit(gradients={"input_1": 7.0}, live=live)
+    output(edited).sum().backward()
+    assert torch.equal(x.grad, torch.full_like(X, 7.0))
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_a_value_and_parts_of_its_gradient_are_edited_together(live):
+    x, model = X.clone().requires_grad_(), net()
+    history = tl.log_forward_pass(model, x)
+    gradients = {tl.Part("linear_1")[0]: 0.0, tl.Part("linear_1")[1]: lambda gradient: gradient * 3}
+    edited = history.edit({"linear_1": lambda t: t + 1}, gradients=gradients, live=live)
+    output(edited).sum().backward()
+    assert [each.change for each in edited.edits] == [
+        "a function",
+        "0.0 as its gradient at [0]",
+        "a function as its gradient at [1]",
+    ]
+    found, x.grad = x.grad, None
+    hidden = model[0](x) + 1
+    hidden.register_hook(lambda gradient: gradient * torch.tensor([[0.0], [3.0]]))
+    model[2](model[1](hidden)).sum().backward()
+    assert torch.equal(found, x.grad)
+
+
+def test_gradient_edits_that_overlap_or_have_no_gradient_are_refused():
+    model, x = net(), X.clone().requires_grad_()
+    history = tl.log_forward_pass(model, x)
+    with pytest.raises(ValueError, match="gradient of linear_1_1 is edited twice: as a whole, and"):
+        history.edit(gradients={"linear_1": 0.0, tl.Part("linear_1")[0]: 1.0})
+    with pytest.raises(ValueError, match=r"gradient of linear_1_1 \[:1, 2\] is edited twice"):
+        history.edit(gradients={tl.Part("linear_1")[0]: 0.0, tl.Part("linear_1")[:1, 2]: 1.0})
+    with pytest.raises(ValueError, match="gradient of linear_1_1: it has none, as another edit put a tensor there"):
+        history.edit({"linear_1": 0.0}, gradients={"linear_1": 1.0}, live=True)
+
+
+@pytest.mark.parametrize(("change", "name"), [("weight", "parameter '2.weight'"), ("input", "input '0'")])
+def test_a_live_pass_warns_of_what_changed_since_the_recorded_one(change, name):
+    model, x = net(), X.clone()
+    history = tl.log_forward_pass(model, x)
+    with torch.no_grad():
+        (model[2].weight if change == "weight" else x).add_(1)
+    with pytest.warns(UserWarning, match=f"edit: {name} has changed since the recorded pass") as caught:
+        history.edit({"linear_1": lambda t: t}, live=True)
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+@pytest.mark.parametrize(
+    ("edits", "values"),
+    [({"relu_1": 1.0}, [1.0] * 5), ({"relu_1:1": 1.0, "relu_1:2": 2.0}, [1.0, 2.0, 5.0])],
+    ids=["one key", "a key each"],
+)
+def test_further_passes_are_edited_where_one_key_names_all_of_them(edits, values):
+    def until_large(x):
+        count = 0
+        while x.sum() < 40 and count < 5:
+            x, count = torch.relu(x + 3), count + 1
+        return x
+
+    model = Function(until_large)
+    history = tl.log_forward_pass(model, X)
+    assert history["relu_1"].layer_passes_total == 2
+    edited = history.edit(edits, live=True)
+    assert [one.tensor_contents[0, 0].item() for one in edited["relu_1"]] == values
