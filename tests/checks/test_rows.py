@@ -466,7 +466,9 @@ class Longest(nn.Module):
     [(Converging(), [SEQUENCE[0, :3] * 0.1]), (Longest(), [SEQUENCE, torch.tensor([5, 4, 3])])],
 )
 def test_what_python_decides_by_all_rows_is_found_where_it_is_made(model: nn.Module, args: list[torch.Tensor]) -> None:
+    methods = dict(vars(torch.Tensor))
     result = check("rows", model, *args)
+    assert vars(torch.Tensor) == methods
     assert result.status is CheckStatus.FAILED
     assert line_of(result).endswith("# all rows")
     assert result.failure is not None
