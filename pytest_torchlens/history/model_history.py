@@ -318,7 +318,7 @@ class ModelHistory(HistoryView):
         batch
             How many edits run together at most (default 32); with 1 each is bit for bit what `edit` gives.
         memory
-            Bytes that the values that they change may take together (default 1 GiB), and so may activations kept for all.
+            Bytes that the values that they change may take together (default 1 GiB); so may activations kept for all.
         check_decisions
             As of `edit` (default True).
         keep_graph
