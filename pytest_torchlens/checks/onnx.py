@@ -206,7 +206,9 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 def _line_of_node(exported: ExportedProgram, name: str) -> SourcePlace | None:
     """Return the innermost line of the model that made a node of a program."""
-    nodes = [*exported.graph.nodes, *exported.run_decompositions().graph.nodes]
+    nodes = [*exported.graph.nodes]
+    with contextlib.suppress(Exception):  # what the translation raised may be raised again
+        nodes += exported.run_decompositions().graph.nodes
     traces = [str(node.meta.get("stack_trace", "")) for node in nodes if name in (node.name, _name_of(node))]
     frames = [match for trace in traces for match in _FRAME.finditer(trace) if is_model_file(match[1])]
     return SourcePlace(frames[-1][1], int(frames[-1][2]), frames[-1][3]) if frames else None

@@ -71,6 +71,17 @@ class TestWithOnnx:
         assert result.operation == "sin_1_2"
         assert line_of(result).endswith("# waves")
 
+    def test_a_program_that_cannot_be_taken_apart_either_fails_all_the_same(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def raises(*_: Any) -> None:
+            raise RuntimeError("Pending unbacked symbols")
+
+        monkeypatch.setattr(torch.export.ExportedProgram, "run_decompositions", raises)
+        result = check("onnx", Lacking().eval(), X)
+        assert result.status is CheckStatus.FAILED
+        assert "torch.onnx.export raised" in str(result.failure)
+
     def test_programs_that_compute_the_same_pass(self) -> None:
         result = check("onnx", Waves(), X, dynamic=True)
         assert (result.status, result.compared) == (CheckStatus.PASSED, 2)
