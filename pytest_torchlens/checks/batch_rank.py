@@ -15,12 +15,60 @@ from pytest_torchlens.records import output_name
 _ADVICE = "name the dimensions that are taken away, squeeze(-1) in place of squeeze(): one of the batch may be 1, too"
 
 
-def without_rows(alone: Outputs, batch: Outputs) -> dict[str, str]:
+class Lists:
+    """The lists in a model's output that hold one item for each example, as those of detectors do.
+
+    Parameters
+    ----------
+    alone, batch
+        The outputs for one example, where such a list has one item, and for a batch of `size`.
+    """
+
+    def __init__(self, alone: Outputs, batch: Outputs, size: int) -> None:
+        prefixes = {path[:at] for path in alone for at in _zeros_in(path)}
+        single, several = {"0"}, {str(row) for row in range(size)}
+        self._prefixes = sorted(
+            prefix for prefix in prefixes if (_items(alone, prefix), _items(batch, prefix)) == (single, several)
+        )
+
+    def __contains__(self, path: str) -> bool:
+        return any(_item(path, prefix) is not None for prefix in self._prefixes)
+
+    def of_row(self, outputs: Outputs, row: int) -> Outputs:
+        """Return the outputs of a batch with the items of one row alone, by the paths for one example."""
+        return {self._moved(path, "0"): output for path, output in outputs.items() if self.path(path, row) == path}
+
+    def path(self, path: str, row: int) -> str:
+        """Return the path in a batch of what has this path for one example."""
+        return self._moved(path, str(row))
+
+    def _moved(self, path: str, item: str) -> str:
+        for prefix in self._prefixes:
+            if (former := _item(path, prefix)) is not None:
+                path = prefix + item + path[len(prefix) + len(former) :]
+        return path
+
+
+def _zeros_in(path: str) -> list[int]:
+    """Return where an item 0 begins in a path."""
+    parts = path.split(".")
+    return [len(".".join([*parts[:at], ""])) for at, part in enumerate(parts) if part == "0"]
+
+
+def _item(path: str, prefix: str) -> str | None:
+    return path.removeprefix(prefix).partition(".")[0] if path.startswith(prefix) else None
+
+
+def _items(outputs: Outputs, prefix: str) -> set[str | None]:
+    return {_item(path, prefix) for path in outputs} - {None}
+
+
+def without_rows(alone: Outputs, batch: Outputs, lists: Lists) -> dict[str, str]:
     """Return the outputs that are no larger in a batch, as a mean over it: the reason by path."""
     return {
         path: f"{output_name(path)} has no rows: its shape is {tuple(output.shape)} in a batch"
         for path, output in batch.items()
-        if path in alone and alone[path].shape == output.shape
+        if path in alone and alone[path].shape == output.shape and path not in lists
     }
 
 

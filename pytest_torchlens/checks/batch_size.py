@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+from pytest_torchlens.checks.batch_rank import Lists
 from pytest_torchlens.checks.batch_rank import failure_of_lost_dim
 from pytest_torchlens.checks.batch_rank import without_rows
 from pytest_torchlens.checks.compare import compare
@@ -37,13 +38,14 @@ def run(subject: Subject, size: int = 2, dim: int = 0) -> CheckResult:
     outputs, batch = examples.outputs(size), examples.batch(size)
     if failure := failure_of_lost_dim(alone, batch, outputs, size):
         return failed(NAME, failure, redrawn=alone.redrawn)
-    left_out = without_rows(alone.outputs, outputs)
+    lists = Lists(alone.outputs, outputs, size)
+    left_out = without_rows(alone.outputs, outputs, lists)
     found: list[CheckResult] = []
     for row in (0, size - 1):
         one = examples.last_alone(size) if row else alone
         way = f"as the last in a batch of {size}" if row else f"in a batch of {size}"
         record, fit = partial(alone.record, *batch, way=way), first_of(size, row)
-        result = compare(NAME, one, outputs, record, way, _ADVICE, fit, depend, left_out)
+        result = compare(NAME, one, lists.of_row(outputs, row), record, way, _ADVICE, fit, depend, left_out)
         if result.status is not CheckStatus.PASSED:
             return result
         found.append(result)

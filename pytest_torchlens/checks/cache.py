@@ -21,6 +21,7 @@ from pytest_torchlens.checks.compare import compare_each
 from pytest_torchlens.checks.compare import compare_outputs
 from pytest_torchlens.checks.compare import conclude
 from pytest_torchlens.checks.compare import differing_outputs
+from pytest_torchlens.checks.inputs import check_argument
 from pytest_torchlens.checks.inputs import takes
 from pytest_torchlens.checks.positions import Region
 from pytest_torchlens.checks.sequences import CACHES
@@ -62,6 +63,7 @@ _ADVICE = (
 
 def run(subject: Subject, ids: str = "", dim: int = 1, cache: str = "", kinds: str = "dynamic,static") -> CheckResult:
     """Compare prefill and single steps with the plain pass, for each kind of cache."""
+    check_argument(subject.model, "cache", cache)
     name = cache or next((name for name in CACHES if takes(subject.model, name)), "")
     if not name:
         raise NotApplicableError(_NO_CACHE)

@@ -117,6 +117,14 @@ def blank(model: nn.Module) -> None:
                     raise UnseenError(f"{name!r} of a fresh instance cannot be changed: {error}") from error
 
 
+def changed(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a changed copy of a tensor."""
+    with torch.no_grad():
+        made = tensor.detach().clone()
+        _change(made)
+    return made
+
+
 def _change(tensor: torch.Tensor) -> None:
     if tensor.dtype is torch.bool:
         tensor.logical_not_()
@@ -206,10 +214,13 @@ def through_safetensors(model: nn.Module, fresh: nn.Module) -> None:
     ------
     NotCarriedError
         If that raises, or loses a value.
+    UnseenError
+        If the state_dict holds something else than tensors, as that of a quantized model.
     """
     state = state_of(model)
     if others := [name for name, value in state.items() if not isinstance(value, torch.Tensor)]:
-        raise NotCarriedError(f"{others[0]!r} in the state_dict is {type(state[others[0]]).__name__}, not a tensor")
+        kind = type(state[others[0]]).__name__
+        raise UnseenError(f"it holds tensors alone, and {others[0]!r} in the state_dict is {kind}, not a tensor")
     once: dict[Any, str] = {}
     for name, tensor in state.items():
         place = storage_key(tensor), tensor.storage_offset(), tensor.shape, tensor.stride()

@@ -33,6 +33,9 @@ from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import OutOfTimeError
 from pytest_torchlens.checks.subject import Outputs
 from pytest_torchlens.checks.subject import Subject
+from pytest_torchlens.checks.tolerance import K_VERY_FEW
+from pytest_torchlens.checks.tolerance import MOVES
+from pytest_torchlens.checks.tolerance import VERY_FEW
 from pytest_torchlens.checks.tolerance import Judgement
 from pytest_torchlens.checks.tolerance import is_plainly_explained
 from pytest_torchlens.checks.tolerance import judge
@@ -137,20 +140,15 @@ def _note(found: Compared, path: str, reference: torch.Tensor, views: list[torch
     judged = [(judge(view, reference, subject.exact[path]), view) for view in views]
     judgement, view = min(judged, key=lambda item: (not item[0].within, item[0].excess))
     if not judgement.within and not is_discrete(reference) and reference.numel():
-        few = reference.numel() < _VERY_FEW
+        few = reference.numel() < VERY_FEW
         judgement = _among_moved(subject, path, judgement) if few else _beside_moved(subject, path, judgement, view)
     former = found.worst[1] if found.worst else None
     if former is None or (not judgement.within, judgement.excess) > (not former.within, former.excess):
         found.worst, found.values = (path, judgement), values_text(reference, view)
 
 
-_VERY_FEW = 10
-"""Of fewer elements the error of one pass may be small by chance, so that of others counts, too."""
 _NEARLY = 10.0
 """So many times as much as is explained may be chance, too, of more elements: an error that most of them share."""
-_MOVES = 4
-_K_VERY_FEW = 7.0
-"""An error so many times the RMS of five comes by chance once in a thousand times."""
 
 
 def _among_moved(subject: Subject, path: str, judgement: Judgement) -> Judgement:
@@ -161,7 +159,7 @@ def _among_moved(subject: Subject, path: str, judgement: Judgement) -> Judgement
     exact, errors = subject.exact[path], [judgement.reference_error]
     errors += [judge(outputs[path], outputs[path], exact).error for outputs in _moved_outputs(subject)]
     own = math.sqrt(sum(error**2 for error in errors) / len(errors))
-    limit = max(judgement.limit, _K_VERY_FEW * own)
+    limit = max(judgement.limit, K_VERY_FEW * own)
     return judgement._replace(limit=limit, within=judgement.error <= limit)
 
 
@@ -173,7 +171,7 @@ def _beside_moved(subject: Subject, path: str, judgement: Judgement, view: torch
 
 
 def _moved_outputs(subject: Subject) -> Iterator[Outputs]:
-    for seed in range(_MOVES):
+    for seed in range(MOVES):
         given = with_inputs(subject, partial(moved_tensor, seed=seed))
         yield subject.once(("moved inputs", seed), partial(subject.call, *given, way="on inputs moved by one unit"))
 

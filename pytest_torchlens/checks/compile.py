@@ -6,6 +6,7 @@ Where something differs, pieces of the recorded graph are compiled alone, down t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,22 +25,26 @@ from pytest_torchlens.checks.dynamo import first_sentence
 from pytest_torchlens.checks.dynamo import lacks_cxx_compiler
 from pytest_torchlens.checks.dynamo import place_of_error
 from pytest_torchlens.checks.evidence import CompiledPiece
+from pytest_torchlens.checks.exact import relative_error
 from pytest_torchlens.checks.nodes import Values
 from pytest_torchlens.checks.nodes import Watched
 from pytest_torchlens.checks.nodes import first_differing
 from pytest_torchlens.checks.output_gradients import gradients_by
 from pytest_torchlens.checks.output_gradients import moved_gradients
+from pytest_torchlens.checks.pieces import Difference
 from pytest_torchlens.checks.pieces import Piece
 from pytest_torchlens.checks.pieces import Pieces
 from pytest_torchlens.checks.pieces import Smallest
 from pytest_torchlens.checks.pieces import smallest
 from pytest_torchlens.checks.pieces import unexplained
+from pytest_torchlens.checks.results import values_text
 from pytest_torchlens.checks.side_by_side import ancestors
 from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import OutOfTimeError
 from pytest_torchlens.checks.subject import Outputs
 from pytest_torchlens.checks.subject import Subject
+from pytest_torchlens.checks.tolerance import is_plainly_explained
 from pytest_torchlens.checks.vacuity import dependent
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import CheckResult
@@ -56,6 +61,12 @@ _ADVICE_CAPTURED = (
     "look for code that asks whether it is compiled, and for Python values that change between calls; the backend "
     "'eager' runs what was captured"
 )
+_SIDES = {
+    0.0: ": the plain one is what differences give in float64",
+    1.0: ": the compiled one is what differences give in float64, so the plain one is off",
+}
+"""What is said of the share of the way from the plain gradient to the other one that differences show."""
+_NEAR = 0.2
 _ADVICE_RAISES = "keep the line out of the graph with torch.compiler.disable, or write it in another way"
 
 
@@ -151,7 +162,7 @@ class _Check:
             return self.subject.once(("moved gradients", seed), lambda: self._run(make()))
 
         try:
-            found = next(unexplained(other, plain, exact, moved), None)
+            found = next(unexplained(other, plain, exact, moved), None) or _plain_off(other, plain, exact, moved)
         except Exception as error:  # noqa: BLE001 - an operation may have no form in fx, or in float64
             reason = f"{type(error).__name__}: {error}"
             self._unseen.append(f"gradients, which differ in bits and have no float64 reference: {reason}")
@@ -161,8 +172,22 @@ class _Check:
         if found is None:
             return None
         what = f"the gradient of {found.name!r} differs {self._way}"
-        failure = Failure(message=what, values=found.values, advice=_ADVICE)
+        side = self._right_side(history, found.name, plain, other)
+        failure = Failure(message=what + side, values=found.values, advice=_ADVICE)
         return self._located(failure, history, gradients=True)
+
+    def _right_side(self, history: ModelHistory, name: str, plain: Outputs, other: Outputs) -> str:
+        """Return which of two gradients is the one that differences give, as a part of a sentence; empty if neither."""
+        if name not in other or other[name].shape != plain[name].shape:
+            return ""
+        one, two = plain[name].double(), other[name].double()
+        apart = two - one
+        try:
+            slope = Piece(history, gradients=True).slope(name, apart)
+        except Exception:  # noqa: BLE001 - an operation may have no form in fx, or in float64
+            return ""
+        share = (slope - float((one * apart).sum())) / float((apart * apart).sum())
+        return next((words for right, words in _SIDES.items() if abs(share - right) < _NEAR), "")
 
     def _run(self, function: Any) -> Outputs:
         with self.subject.runs(way=self._way, function=function) as call:
@@ -246,3 +271,21 @@ class _Check:
         if found.difference is None and not found.unseen:
             return found, ("the operation: no piece differs when it is compiled alone, only the whole",)
         return found, found.unseen
+
+
+def _plain_off(
+    other: Outputs, plain: Outputs, exact: Callable[[], Outputs], moved: Callable[[int], Outputs]
+) -> Difference | None:
+    """Return a gradient that is wrong in the plain run alone: by nothing that moved parameters change, too."""
+    for name, gradient in plain.items():
+        if name not in other or is_plainly_explained(other[name], gradient):
+            continue
+        error = relative_error(gradient, exact()[name])
+        is_other_right = relative_error(other[name], exact()[name]) < _RIGHT < _WRONG < error
+        if is_other_right and relative_error(moved(0)[name], gradient) < error / 10:
+            return Difference(name, values_text(gradient, other[name]))
+    return None
+
+
+_RIGHT, _WRONG = 1e-3, 1e-2
+"""Errors, as parts of the RMS: of a gradient that is right, and of one that is not."""

@@ -94,9 +94,14 @@ def is_whole(tensor: torch.Tensor) -> bool:
 
 def beyond(tensor: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
     """Return values drawn for a tensor, beyond its range if they are real numbers; those of a mask stay."""
+    return scaled(tensor, made, BEYOND)
+
+
+def scaled(tensor: torch.Tensor, made: torch.Tensor, factor: float) -> torch.Tensor:
+    """Return values drawn for a tensor, so many times as large if they are real numbers; those of a mask stay."""
     if not (tensor.is_floating_point() or tensor.is_complex()) or bool(((tensor == 0) | (tensor == 1)).all()):
         return made
-    return made * BEYOND
+    return made * factor
 
 
 def _far_out(tensor: torch.Tensor, made: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -23,6 +23,8 @@ from pytest_torchlens.capture import Aliased
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import edges_in
+from pytest_torchlens.capture.looks import home_of
+from pytest_torchlens.capture.looks import named_modules
 from pytest_torchlens.capture.looks import named_parameters
 from pytest_torchlens.capture.memory import overwrite
 from pytest_torchlens.capture.values import value_of
@@ -159,9 +161,16 @@ def _recorded(subject: Subject, runner: Subject, name: str) -> ModelHistory:
             return runner.record(way=way)
     except ModelRaisedError as error:
         text = f"{type(error.error).__name__}: {error.error}"
+        if _is_quantized(runner):
+            raise NotApplicableError(f"{_at(subject, error)}quantized modules take float32 alone") from error
         if not isinstance(error.error, RuntimeError | ValueError) or not _MIXED.search(text):
             raise NotApplicableError(f"{_at(subject, error)}{first_sentence(text)}") from error
         raise _MixedError(error) from error
+
+
+def _is_quantized(subject: Subject) -> bool:
+    """Return whether a module computes with integers, as those of `torch.ao.quantization` do."""
+    return any(".quantized." in f"{home_of(type(module))}." for _, module in named_modules(subject.model))
 
 
 def _at(subject: Subject, error: ModelRaisedError) -> str:
@@ -221,6 +230,8 @@ class _Judged:
         """The error of each call's result, as a part of the RMS: its own and what it inherits."""
         self._inside: dict[int, torch.dtype] = {}
         """What calls compute in, where that is not the dtype of their results."""
+        self._sensitive: set[int] = set()
+        """Calls whose results are small rests of large terms: the float64 pass takes the ones in low precision."""
         self._unlike: list[str] = []
         """Paths of the outputs of whole numbers that are other ones than in the plain pass."""
 
@@ -233,6 +244,7 @@ class _Judged:
                 wrong.append(own)
             elif own.dtype is not own.output.dtype:
                 self._inside[own.number] = own.dtype
+            self._sensitive |= {own.number} if own.is_sensitive else set()
         if not count:
             raise NotApplicableError("no operation gives real numbers that float64 can give, too")
         outputs = self._outputs(with_rounding=bool(wrong))
@@ -256,6 +268,8 @@ class _Judged:
             players = [stack.enter_context(kind(recording)) for kind in kinds]
             for number, outputs in in_step_with_first(recording, players):
                 self._subject.check_time()
+                if number in self._sensitive:
+                    _take_first(outputs)
                 pairs = zip(*outputs[:2], strict=True)
                 self._errors[number] = max((_error_in_range(*pair) for pair in pairs), default=0)
                 for path in (path for path, calls in deciding.items() if number in calls):
@@ -359,6 +373,13 @@ class _Judged:
         """Return a note on the operations that err by themselves, which no output shows."""
         labels = dict.fromkeys(f"{self._history.label(own.number)} ({_cause(own)[0]})" for own in wrong)
         return [f"{self._name}: no output shows the error of {listed([*labels])}"] if labels else []
+
+
+def _take_first(outputs: Sequence[tuple[torch.Tensor, ...]]) -> None:
+    """Give the outputs of a call in the first pass to the others."""
+    for first, *others in zip(*outputs, strict=True):
+        for other in others:
+            overwrite(other, first.to(other.dtype))
 
 
 _REAL = torch.zeros(())

@@ -20,6 +20,8 @@ from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.memory import overwrite
 from pytest_torchlens.capture.values import value_of
+from pytest_torchlens.checks.fills import fill_of
+from pytest_torchlens.checks.fills import with_infinite_fill
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import Outputs
 from pytest_torchlens.checks.subject import Subject
@@ -185,6 +187,7 @@ def relative_error(value: torch.Tensor, exact: torch.Tensor) -> float:
     if not can_be_judged(value) or not can_be_judged(exact) or value.shape != exact.shape:
         return 0.0
     one, two = value.detach().double(), exact.detach().double()
+    one, two = with_infinite_fill(fill_of(one), one, two)
     if not math.isfinite(float(two.abs().max()) if two.numel() else 0.0):
         finite = two.isfinite()
         one, two = one[finite], two[finite]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -130,10 +131,13 @@ def _copy_of(subject: Subject) -> Uncalled | None:
     return uncalled if uncalled is not None and uncalled.has_weights_of(subject.model) else None
 
 
-def _surroundings(subject: Subject) -> contextlib.AbstractContextManager[None]:
-    """Return a block in which what is around the model is as it was before its first call."""
+def _surroundings(subject: Subject) -> contextlib.AbstractContextManager[Callable[[], list[str]]]:
+    """Return a block in which what is around the model is as it was before its first call.
+
+    It gives a function that returns the names of what the block changed.
+    """
     uncalled = subject.tools.uncalled
-    return uncalled.surroundings() if uncalled is not None else contextlib.nullcontext()
+    return uncalled.surroundings.restored() if uncalled is not None else contextlib.nullcontext(list)
 
 
 def _maybe_kept(subject: Subject, advice: str = "'build' makes an instance without one") -> tuple[str, ...]:
@@ -146,7 +150,7 @@ def _maybe_kept(subject: Subject, advice: str = "'build' makes an instance witho
 def _maybe_around(subject: Subject) -> tuple[str, ...]:
     """Return what an earlier call may have left around the model, which a fresh instance has, too."""
     uncalled = subject.tools.uncalled
-    if uncalled is None or uncalled.is_new or not uncalled.has_tensors_around():
+    if uncalled is None or uncalled.is_new or not uncalled.surroundings.hold_tensors():
         return ()
     return (
         "whether tensors in containers of its classes, functions or modules are kept from a call before this check",
@@ -198,10 +202,10 @@ def _failure(pair: _Pair, others: Arguments, path: str, first: Outputs, later: O
 
 def _kept(new: Subject) -> list[str]:
     """Return the values that a first call changes in a model."""
-    with _surroundings(new), new.runs() as call:
+    with _surroundings(new) as changed_around, new.runs() as call:
         before = held_values(new.model)
         call()
-        return changed_values(before, held_values(new.model))
+        return changed_values(before, held_values(new.model)) + changed_around()
 
 
 def _place(pair: _Pair, others: Arguments) -> tuple[ModelHistory, int | None]:

@@ -40,14 +40,17 @@ def run_checks(
     progress
         Called with the name of each check as it begins.
     """
-    found = []
+    found: list[CheckResult] = []
     before = subject.state()
     for planned in plan:
         progress(planned.check.name)
         start = time.monotonic()
         subject.deadline = start + planned.setting.seconds
-        result = _believed(planned, _result(subject, planned))
-        result = _unchanged(subject, before, result)
+        if subject.plain_error is not None:
+            first = next(one.name for one in found if one.status is CheckStatus.FAILED)
+            result = results.not_applicable(planned.check.name, f"the model does not run on these inputs: see {first}")
+        else:
+            result = _unchanged(subject, before, _believed(planned, _result(subject, planned)))
         found.append(replace(result, xfail=planned.setting.xfail, seconds=time.monotonic() - start))
     return tuple(found)
 
@@ -61,15 +64,39 @@ def _result(subject: Subject, planned: PlannedCheck) -> object:
         with subject.tools.preserved():  # a check may leave other settings
             return planned.check.run(subject, **planned.setting.options)
     except NotApplicableError as reason:
+        if isinstance(reason.__cause__, ModelRaisedError) and _does_not_run(subject):
+            return _failed_plainly(subject, name)
         return results.not_applicable(name, str(reason))
     except WrongOptionError as error:
         return _error(name, str(error), "write another one among the check's options")
     except ModelRaisedError as error:
+        if _does_not_run(subject):
+            return _failed_plainly(subject, name)
         return results.failed(name, results.failure_of_raise(vars(subject).get("history"), error))
     except Exception as error:  # noqa: BLE001 - a check, also a user's, may raise anything
         if lacks_memory(error):
             return results.not_applicable(name, "the memory does not suffice for this check")
         return _error(name, f"the check raised {type(error).__name__}: {error}", _REPORT, _last_place(error))
+
+
+def _does_not_run(subject: Subject) -> bool:
+    """Return whether the model raises in a plain pass, too; what it raises is noted for the other checks."""
+    try:
+        _ = subject.outputs
+    except ModelRaisedError as error:
+        subject.plain_error = error
+    except NotApplicableError:  # too little time or memory
+        return False
+    return subject.plain_error is not None
+
+
+def _failed_plainly(subject: Subject, name: str) -> CheckResult:
+    error = subject.plain_error
+    assert error is not None  # noqa: S101 - the caller looked
+    message = (
+        f"the model raised {type(error.error).__name__} on these inputs, before anything was checked: {error.error}"
+    )
+    return results.failed(name, results.failure_of_error(message, error.error, "give inputs that the model takes"))
 
 
 def _error(name: str, message: str, advice: str, place: SourcePlace | None = None) -> CheckResult:

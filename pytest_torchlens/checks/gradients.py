@@ -37,6 +37,7 @@ from pytest_torchlens.checks.vacuity import redraw
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import CheckResult
 from pytest_torchlens.records import Failure
+from pytest_torchlens.records import nearest
 
 NAME = "gradients"
 _OTHER_INPUTS = 3
@@ -124,6 +125,9 @@ def _trainable(model: nn.Module, ignore: tuple[str, ...], remarks: _Remarks) -> 
     if not names:
         raise NotApplicableError(f"no parameter is trainable: requires_grad is False for all {len(every):,}")
     left_out = [name for name in names if any(fnmatchcase(name, pattern) for pattern in ignore)]
+    for pattern in ignore:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            remarks.notes.append(f"ignore: no trainable parameter is {pattern!r}; {nearest(pattern, names)}")
     if left_out:
         remarks.unseen.append(f"ignored: {listed([*map(repr, left_out)])}")
     if len(left_out) == len(names):

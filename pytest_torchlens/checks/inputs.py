@@ -21,13 +21,16 @@ from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.checks.draws import WAYS
 from pytest_torchlens.checks.draws import beyond
 from pytest_torchlens.checks.draws import other_values
+from pytest_torchlens.checks.draws import scaled
 from pytest_torchlens.checks.draws import small_number
+from pytest_torchlens.checks.python_reads import ReadingCall
 from pytest_torchlens.checks.subject import OTHER_VALUES
 from pytest_torchlens.checks.subject import PLAIN
 from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import Outputs
 from pytest_torchlens.checks.subject import Subject
+from pytest_torchlens.checks.subject import WrongOptionError
 from pytest_torchlens.records import nearest
 
 
@@ -95,11 +98,11 @@ def takes(model: nn.Module, name: str) -> bool:
 
 
 def check_argument(model: nn.Module, option: str, name: str) -> None:
-    """Raise `NotApplicableError` if an option names an argument that forward does not have; an empty name is none."""
+    """Raise `WrongOptionError` if an option names an argument that forward does not have; an empty name is none."""
     parameters = parameters_of(model)
     takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values()) or not parameters
     if name and not takes_any and name not in parameters:
-        raise NotApplicableError(f"{option}: forward has no argument {name!r}; {nearest(name, parameters)}")
+        raise WrongOptionError(f"{option}: forward has no argument {name!r}; {nearest(name, parameters)}")
 
 
 def parameters_of(model: nn.Module) -> Mapping[str, inspect.Parameter]:
@@ -174,7 +177,9 @@ class Examples:
     Raises
     ------
     NotApplicableError
-        If no input has that dimension, or the inputs are lists of tensors, one an example.
+        If no input has rows, or the inputs are lists of tensors, one an example.
+    WrongOptionError
+        If no input has that dimension, and it is not the usual one.
     """
 
     def __init__(self, subject: Subject, dim: int = 0) -> None:
@@ -186,6 +191,8 @@ class Examples:
         if any(isinstance(arg, list) and any(isinstance(x, torch.Tensor) for x in arg) for arg in _arguments(subject)):
             raise NotApplicableError("the inputs are lists of tensors, in which no batch is known")
         tensors = [tensor for tensor in found.values() if tensor.dim() > dim]
+        if not tensors and dim:
+            raise WrongOptionError(f"dim: no input has a dimension {dim}")
         if not tensors:
             raise NotApplicableError(f"no input has a dimension {dim}, so it has no rows")
         self.count = tensors[0].size(dim)
@@ -231,6 +238,10 @@ class Examples:
             other.once(PLAIN, lambda: outputs_on_other_values(self._subject))
         return other
 
+    def is_read_by_python(self, size: int) -> bool:
+        """Return whether Python read values when the model ran a batch."""
+        return self._in_batch(size)[1]
+
     def outputs(self, size: int) -> Outputs:
         """Return the outputs of a batch, which checks share.
 
@@ -239,22 +250,30 @@ class Examples:
         NotApplicableError
             If the model does not take such a batch.
         """
+        return self._in_batch(size)[0]
+
+    def _in_batch(self, size: int) -> tuple[Outputs, bool]:
         try:
             return self._subject.once(("batch", self.dim, size, self._subject.draw), lambda: self._run(size))
         except ModelRaisedError as error:
             hint = "'dim' among its options names another dimension of the batch"
             raise RefusedError(f"{error}; {hint}") from error
 
-    def _run(self, size: int) -> Outputs:
-        """Return the outputs of a batch: with values drawn for the first example alone, if the model refuses others."""
+    def _run(self, size: int) -> tuple[Outputs, bool]:
+        """Return the outputs of a batch, and whether Python read values.
+
+        The values are drawn for the first example alone if the model refuses others.
+        """
         way = f"in a batch of {size}"
+        function = ReadingCall(self._subject.model)
         try:
-            return self._subject.call(*self.batch(size), way=way)
+            with self._subject.runs(*self.batch(size), way=way, function=function) as call:
+                return call(), function.has_read
         except ModelRaisedError:
             if not self._subject.wholes:
                 raise
             self._subject.wholes.clear()
-            return self._subject.call(*self.batch(size), way=way)
+            return self._run(size)
 
     def other_outputs(self, size: int) -> Outputs:
         """Return the outputs of the batch with other examples after the first, as in `others`."""
@@ -274,13 +293,27 @@ class Examples:
             made.append(given)
             with contextlib.suppress(ModelRaisedError):
                 outputs = call(*given)
-                if not kind.goes_beyond or _are_finite(outputs) or not _are_finite(self.outputs(size)):
+                if not kind.goes_beyond or are_finite(outputs) or not are_finite(self.outputs(size)):
                     return outputs, kind
         return call(*made[-1]), _KINDS[-1]
 
     def repeated(self, size: int) -> Arguments:
         """Return a batch of the first example, so many times."""
         return self._changed(lambda tensor: torch.cat([self._row(tensor, 0).detach()] * size, self.dim))
+
+    def last_repeated(self, size: int) -> Arguments:
+        """Return a batch of the last example of `batch`, so many times."""
+        last = {size - 1: 1}
+        return self._changed(lambda tensor: torch.cat([[*self._rows(tensor, size, 1, last)][-1]] * size, self.dim))
+
+    def enlarged(self, size: int, factor: float) -> Arguments:
+        """Return the batch with real numbers so many times as large in all examples but the first."""
+
+        def change(tensor: torch.Tensor) -> torch.Tensor:
+            first, *others = self._rows(tensor, size, 1, {0: None})
+            return torch.cat([first, *(scaled(tensor, one, factor) for one in others)], self.dim)
+
+        return self._changed(change)
 
     def expanded(self, size: int, change: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor) -> Arguments:
         """Return the same batch with all examples one in memory, made by `change` of the first."""
@@ -367,7 +400,8 @@ def _with_wholes(subject: Subject, given: Arguments) -> Subject:
     return alone
 
 
-def _are_finite(outputs: Outputs) -> bool:
+def are_finite(outputs: Outputs) -> bool:
+    """Return whether no output is infinite or NaN."""
     return all(bool(tensor.isfinite().all()) for tensor in outputs.values())
 
 

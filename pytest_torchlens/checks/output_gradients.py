@@ -41,6 +41,12 @@ def gradients_by(
     return run
 
 
+def weighted_sum(output: object) -> float:
+    """Return the sum of all numbers of outputs with gradients, each with its weight."""
+    outputs = [tensor for _, tensor in walk(output) if tensor.requires_grad]
+    return sum(float((tensor.detach() * weights_of(tensor, seed)).sum()) for seed, tensor in enumerate(outputs))
+
+
 def moved(parameters: Mapping[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
     """Return copies of tensors, each number moved by one unit in its last place, up or down.
 

@@ -17,6 +17,7 @@ from pytest_torchlens.checks.exact import EXACT
 from pytest_torchlens.checks.exact import is_discrete
 from pytest_torchlens.checks.output_gradients import gradients_by
 from pytest_torchlens.checks.output_gradients import moved
+from pytest_torchlens.checks.output_gradients import weighted_sum
 from pytest_torchlens.checks.results import values_text
 from pytest_torchlens.checks.subject import OutOfTimeError
 from pytest_torchlens.checks.subject import Outputs
@@ -151,6 +152,10 @@ _MOVES = 4
 """How many moved runs show how far rounding takes gradients."""
 
 
+_STEP = 1e-6
+"""How far a parameter moves, as a part of its norm, where that is not small."""
+
+
 class Piece:
     """Some calls of a pass as a module.
 
@@ -189,6 +194,22 @@ class Piece:
             inputs = [_to_float64(tensor.clone()) for tensor in self._inputs]
             self._exact = self._run(interpreter.run, inputs, interpreter.parameters)
         return self._exact
+
+    def slope(self, name: str, direction: torch.Tensor) -> float:
+        """Return how the weighted sum of all outputs changes in float64 as a parameter moves: by differences."""
+        interpreter = _Float64(self.module)
+        parameter, inputs = interpreter.parameters[name], [_to_float64(tensor.clone()) for tensor in self._inputs]
+        step = _STEP * max(1.0, float(parameter.norm())) / float(direction.norm())
+        sums = []
+        for sign in (1, -1):
+            with torch.no_grad():
+                former = parameter.clone()
+                parameter.add_(direction, alpha=sign * step)
+            with torch.enable_grad():  # outputs without gradients have no weight
+                sums.append(weighted_sum(interpreter.run(*inputs)))
+            with torch.no_grad():
+                parameter.copy_(former)
+        return (sums[0] - sums[1]) / (2 * step)
 
     def _run(
         self, function: Callable[..., Any], inputs: list[torch.Tensor], parameters: dict[str, torch.Tensor]

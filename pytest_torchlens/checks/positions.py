@@ -275,11 +275,15 @@ class _Place(NamedTuple):
 
 
 def _first_reached(excerpt: Excerpt, changed: dict[str, Any], path: str) -> _Place | None:
-    """Return the first call, of those that an output depends on, that gives other values in the region."""
+    """Return the first call, of those that an output depends on, that gives other values in the region.
+
+    If there is none, as where a maximum over all positions is the output, it is the first one without positions.
+    """
     history = excerpt.full.history
     recording = history.recording
     leading, shapes = ancestors(recording, path), _shapes(history, excerpt.short.history)
     pooled: set[int] = set()
+    first: _Place | None = None
     with torch.no_grad(), contextlib.ExitStack() as stack:
         players = [stack.enter_context(Player(recording)) for _ in range(2)]
         put_inputs(players[1], recording, tensors_of(Arguments((), changed)))
@@ -293,9 +297,12 @@ def _first_reached(excerpt: Excerpt, changed: dict[str, Any], path: str) -> _Pla
                     if shape is not None and (part := excerpt.region.of(inside, shape)) is not None:
                         part.fill_(True)
                     return _Place(number, values, at, inside, _through(recording, number, pooled))
-                if shape == one.shape and not torch.equal(one, two):
+                if shape == one.shape == two.shape and not torch.equal(one, two):
                     pooled.add(number)
-    return None
+                    if number in leading and first is None:
+                        everywhere = torch.ones(one.shape, dtype=torch.bool, device=one.device)
+                        first = _Place(number, values_text(one, two), at, everywhere, ())
+    return first
 
 
 def _shapes(full: ModelHistory, short: ModelHistory) -> dict[tuple[int, int], torch.Size]:

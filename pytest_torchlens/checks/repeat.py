@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from typing import NamedTuple
 from typing import TypeVar
 
 from pytest_torchlens.checks.compare import differing_outputs
 from pytest_torchlens.checks.compare import values_at
+from pytest_torchlens.checks.counters import Counted
+from pytest_torchlens.checks.counters import Numbers
 from pytest_torchlens.checks.draws import is_whole
 from pytest_torchlens.checks.evidence import Unsteady
 from pytest_torchlens.checks.first_call import FirstCallResult
@@ -52,25 +55,35 @@ def run(subject: Subject) -> CheckResult:
     others = _others(subject) if in_a_row else None
     between: list[Outputs] = []
     runs = _in_a_row(subject, others, between) if in_a_row else [_alone(subject), _alone(subject)]
-    if others is not None and _say_nothing(subject, runs[0][0], between):
+    if others is not None and _say_nothing(subject, runs[0].outputs, between):
         others, between = _others(subject), []
         runs = _in_a_row(subject, others, between)
-    (first, state), (second, second_state) = runs
+    (first, state, _), (second, second_state, _) = runs
     if not first and not second:
         raise NotApplicableError("its output holds no tensor to compare")
     differ = differing_outputs(first, second)
+    counted = Counted(subject, *(run.numbers for run in runs), calls=1 + len(between))
     changed = [name for name in state | second_state if state.get(name) != second_state.get(name)]
+    changed = [name for name in changed if not counted.only_counts(name)]
+    if not differ and (failure := counted.failure(first, _KEEP)):
+        return failed(NAME, failure)
     if differ or changed:
         return _failure(subject, runs, differ, changed, others)
     subject.once(PLAIN, lambda: first)
     seen = _first_call(subject, others, next(iter(between), None))
+    unseen = (*seen.unseen, *counted.unseen)
     if seen.failure is not None:
-        return failed(NAME, seen.failure, unseen=seen.unseen)
-    return passed(NAME, len(first) + len(state), unit="outputs and states", unseen=seen.unseen)
+        return failed(NAME, seen.failure, unseen=unseen)
+    return passed(NAME, len(first) + len(state), unit="outputs and states", unseen=unseen, notes=counted.notes)
 
 
 _T = TypeVar("_T")
-_Run = tuple[Outputs, dict[str, str]]
+
+
+class _Run(NamedTuple):
+    outputs: Outputs
+    state: dict[str, str]
+    numbers: Numbers | None = None
 
 
 def _say_nothing(subject: Subject, first: Outputs, between: list[Outputs]) -> bool:
@@ -109,10 +122,10 @@ def _others(subject: Subject) -> Arguments | None:
 def _in_a_row(subject: Subject, others: Arguments | None, between: list[Outputs]) -> list[_Run]:
     """Return two runs, with a call on other values between them, whose outputs are added to `between`."""
     with subject.runs(way="called twice") as call:
-        first = call()
+        first, numbers = call(), Numbers(subject)
         between += _call_on_others(call, others)
-        state = subject.state()
-        return [(first, state), (call(), subject.state())]
+        one = _Run(first, subject.state(), numbers)
+        return [one, _Run(call(), subject.state(), Numbers(subject))]
 
 
 def _call_on_others(call: Callable[..., _T], others: Arguments | None) -> list[_T]:
@@ -125,20 +138,20 @@ def _call_on_others(call: Callable[..., _T], others: Arguments | None) -> list[_
 
 def _alone(subject: Subject) -> _Run:
     with subject.runs(way="called twice") as call:
-        return call(), subject.state()
+        return _Run(call(), subject.state())
 
 
 def _failure(
     subject: Subject, runs: list[_Run], differ: list[str], changed: list[str], others: Arguments | None
 ) -> CheckResult:
     in_a_row = not subject.is_training
-    is_random = bool(differ) and not (in_a_row and _repeats_from_the_start(subject, runs[0][0]))
+    is_random = bool(differ) and not (in_a_row and _repeats_from_the_start(subject, runs[0].outputs))
     if not differ:
         message = f"a second call changes {', '.join(changed[:3])} once more, in {_mode(subject)} mode"
         return failed(NAME, Failure(message=message, advice=_KEEP), compared=len(changed), unit="states")
     what = f"{output_name(differ[0])} differs in a second call"
     failure = _place(subject, what, others, in_a_row and not is_random)
-    values = failure.values or values_at(differ[0], *(outputs for outputs, _ in runs))
+    values = failure.values or values_at(differ[0], *(outputs for outputs, _, _ in runs))
     cause = _RANDOM if is_random else _STATEFUL + (f": {', '.join(changed[:3])} changed" if changed else "")
     return failed(
         NAME,

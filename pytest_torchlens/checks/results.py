@@ -113,9 +113,17 @@ def _text(tensor: torch.Tensor, index: int) -> str:
 def failure_at_line(
     history: ModelHistory, place: SourcePlace | None, message: str, advice: str = "", **fields: Any
 ) -> Failure:
-    """Return a failure at the first operation of a recorded pass that a line made; at the line, if it made none."""
-    line = place and (place.file, place.line)
-    for number, call in enumerate(history.recording.calls):
-        if line and (made := source_place(call)) and (made.file, made.line) == line:
-            return failure_at(history, number, message, advice, **fields)
+    """Return a failure at an operation of a recorded pass that a line made; at the line, if it made none.
+
+    It is the one whose value Python reads in that line, else the first.
+    """
+    recording = history.recording
+    read = [escape.value.call for escape in recording.escapes if escape.value and _is_at(source_place(escape), place)]
+    made = [number for number, call in enumerate(recording.calls) if _is_at(source_place(call), place)]
+    for number in [*(number for number in read if number in made), *made]:
+        return failure_at(history, number, message, advice, **fields)
     return _at_line(place, message, advice, **fields)
+
+
+def _is_at(one: SourcePlace | None, other: SourcePlace | None) -> bool:
+    return one is not None and other is not None and (one.file, one.line) == (other.file, other.line)

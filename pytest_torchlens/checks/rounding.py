@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 from typing import NamedTuple
 
@@ -19,11 +21,16 @@ from pytest_torchlens.checks.exact import ExactPlayer
 from pytest_torchlens.checks.exact import can_be_judged
 from pytest_torchlens.checks.exact import in_float64
 from pytest_torchlens.checks.exact import is_discrete
+from pytest_torchlens.checks.output_gradients import moved_tensor
 from pytest_torchlens.checks.replays import in_step
 from pytest_torchlens.checks.subject import Subject
 from pytest_torchlens.checks.tolerance import HALF
+from pytest_torchlens.checks.tolerance import K_VERY_FEW
+from pytest_torchlens.checks.tolerance import MOVES
+from pytest_torchlens.checks.tolerance import VERY_FEW
 from pytest_torchlens.checks.tolerance import Judgement
 from pytest_torchlens.checks.tolerance import judge
+from pytest_torchlens.checks.tolerance import rms
 from pytest_torchlens.replay import Player
 from pytest_torchlens.replay.player import Arguments
 
@@ -50,6 +57,8 @@ class OwnJudgement(NamedTuple):
     exact: torch.Tensor
     dtype: torch.dtype
     """What it computes in: the dtype of the output, or that of autocast where the digits of that alone explain it."""
+    is_sensitive: bool = False
+    """Whether its inputs, moved by one unit in the last place, change its result by as much as it errs."""
 
     @property
     def is_not_finite(self) -> bool:
@@ -82,9 +91,10 @@ def own_judgements(subject: Subject, recording: Recording) -> Iterator[OwnJudgem
             arguments = player.arguments(call)
             truths = _exactly(exact, call, arguments)
             returned, outputs = player.play(number, call, arguments)
-            for output, truth in zip(outputs, truths, strict=False):
+            for at, (output, truth) in enumerate(zip(outputs, truths, strict=False)):
                 if can_be_judged(output) and can_be_judged(truth) and output.shape == truth.shape:
-                    yield _own_judgement(number, output, truth, _autocast_dtype(recording, call, output))
+                    own = _own_judgement(number, output, truth, _autocast_dtype(recording, call, output))
+                    yield own if own.judgement.within else _beside_moved(exact, call, arguments, own, at)
             player.store(number, call, returned)
 
 
@@ -98,6 +108,28 @@ def _own_judgement(number: int, output: torch.Tensor, truth: torch.Tensor, low: 
         inside = _judged(output, truth, low)
         judgement, dtype = (inside, low) if inside.within else (judgement, dtype)
     return OwnJudgement(number, judgement, output, truth, dtype)
+
+
+def _beside_moved(exact: ExactPlayer, call: Call, arguments: Arguments, own: OwnJudgement, at: int) -> OwnJudgement:
+    """Return a judgement that such moves of the inputs explain; the former one, if they do not.
+
+    A result of few elements may be the small rest of large terms, as the logarithm of a determinant near one is.
+    """
+    if own.output.numel() >= VERY_FEW or own.is_not_finite:
+        return own
+    changes = []
+    for seed in range(MOVES):
+        moved = partial(_moved, seed=seed)
+        truths = _exactly(exact, call, (substitute(arguments[0], moved), substitute(arguments[1], moved)))
+        changes += [rms(truth - own.exact) for truth in truths[at : at + 1] if truth.shape == own.exact.shape]
+    limit = K_VERY_FEW * math.sqrt(sum(change**2 for change in changes) / MOVES)
+    if own.judgement.error > limit:
+        return own
+    return own._replace(judgement=own.judgement._replace(limit=limit, within=True), is_sensitive=True)
+
+
+def _moved(leaf: Any, seed: int) -> Any:
+    return moved_tensor(leaf, seed=seed) if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _autocast_dtype(recording: Recording, call: Call, output: torch.Tensor) -> torch.dtype | None:

@@ -2,10 +2,6 @@
 
 The first row is compared with all others changed, then the last one.  The second comparison is spared where the last
 row is what it gives alone, but for some units in the last place: then no row before it has been let in.
-
-The place is the first operation with an element that depends on two rows.  Three replays show it, whatever the shapes
-on the way: of the batch, of the batch with other rows after the first, and of the batch with another first row.  An
-element that both changes reach depends on two rows; no element of the inputs does.
 """
 
 from __future__ import annotations
@@ -21,20 +17,21 @@ import torch
 
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.checks import results
+from pytest_torchlens.checks.batch_rank import Lists
 from pytest_torchlens.checks.batch_rank import lost_dim
+from pytest_torchlens.checks.draws import scaled
 from pytest_torchlens.checks.evidence import MixedRows
 from pytest_torchlens.checks.exact import exact_outputs
 from pytest_torchlens.checks.inputs import Arguments
 from pytest_torchlens.checks.inputs import Examples
 from pytest_torchlens.checks.inputs import RefusedError
+from pytest_torchlens.checks.inputs import are_finite
 from pytest_torchlens.checks.inputs import first_example
+from pytest_torchlens.checks.inputs import with_inputs
 from pytest_torchlens.checks.places import pairs_of
-from pytest_torchlens.checks.replays import in_step
-from pytest_torchlens.checks.replays import put_inputs
 from pytest_torchlens.checks.replays import tensors_of
-from pytest_torchlens.checks.results import apart
 from pytest_torchlens.checks.results import values_text
-from pytest_torchlens.checks.side_by_side import ancestors
+from pytest_torchlens.checks.row_places import row_place
 from pytest_torchlens.checks.side_by_side import first_of
 from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
@@ -50,7 +47,6 @@ from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import CheckResult
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import output_name
-from pytest_torchlens.replay import Player
 
 NAME = "rows"
 _ADVICE = "let no operation mix the examples of a batch: look for a reduction, a reshape or an index over its dimension"
@@ -65,27 +61,71 @@ def run(subject: Subject, size: int = 2, dim: int = 0) -> CheckResult:
     find = dependent_in_batch(dim, size)
     given, alone = _given(subject, dim, find)
     batch = _Batch(given, Examples(given, dim), size, alone)
-    plain, depend = batch.examples.outputs(size), find(given)
-    found = _compare(plain, batch.examples.other_outputs(size), batch.fits(0), depend)
+    depend = find(given)
+    row = batch.row("first", 0)
+    found = _compare(batch, row, batch.examples.other_outputs(size), depend)
     if not found.count:
         raise NotApplicableError("; ".join(found.unseen) or "its output holds no tensor to compare")
-    row = _Row("first", batch.fits(0), batch.with_others(0))
-    fields: dict[str, Any] = {"unseen": tuple(found.unseen), "redrawn": given.redrawn}
     if not found.differ and not batch.last_is_as_alone(depend):
-        row = _Row("last", batch.fits(size - 1), batch.with_others(size - 1))
+        row = batch.row("last", size - 1)
         with contextlib.suppress(ModelRaisedError):  # which says nothing of rows
             others = given.call(*row.others, way=f"in a batch of {size} with other rows")
-            found = _compare(plain, others, row.fits, depend, found)
+            found = _compare(batch, row, others, depend, found)
+    if not found.differ and batch.examples.is_read_by_python(size):
+        batch, row, found = _decided_by_others(batch, depend, row, found)
+        found.unseen += [] if found.differ else _undecided(batch)
+    fields: dict[str, Any] = {"unseen": tuple(found.unseen), "redrawn": given.redrawn}
     if not found.differ:
         return results.passed(NAME, found.count, **fields)
     if note := _only_rounding(batch, row, found):
         return results.passed(NAME, found.count, notes=(note,), **fields)
     path, (one, two) = next(iter(found.differ.items()))
+    path = batch.lists.path(path, row.number)
     what = f"the {row.word} row of {output_name(path)} changes when the other rows change"
     failure, unseen = _failure(batch, what, path, values_text(one, two))
     return results.failed(NAME, failure, compared=found.count, **fields | {"unseen": (*found.unseen, *unseen)})
 
 
+def _decided_by_others(batch: _Batch, depend: set[str], row: _Row, found: _Found) -> tuple[_Batch, _Row, _Found]:
+    """Return a row that differs with others for which Python may decide otherwise; what is given, if none does.
+
+    The number of steps of a loop that runs until all rows have converged is that of the slowest row.  In a batch of one
+    row alone it is that row's, and rows of another size need more steps, or fewer.
+    """
+    size, small = batch.size, batch.scaled(1 / _MUCH)
+    first, last = batch.row("first", 0), batch.row("last", size - 1)
+    tried = [
+        (batch, first._replace(others=batch.examples.repeated(size))),
+        (batch, last._replace(others=batch.examples.last_repeated(size))),
+        (batch, first._replace(others=batch.examples.enlarged(size, _MUCH))),
+        (small, first._replace(others=small.examples.enlarged(size, _MUCH))),
+    ]
+    for its, one in tried:
+        with contextlib.suppress(ModelRaisedError, NotApplicableError):
+            outputs = its.subject.call(*one.others, way=f"in a batch of {size} with other rows")
+            compared = _compare(its, one, outputs, depend, found)
+            if compared.differ and (are_finite(outputs) or not are_finite(its.plain)):
+                return its, one, compared
+    return batch, row, found
+
+
+def _undecided(batch: _Batch) -> list[str]:
+    """Return that Python decides by all rows of a batch, though no other rows change a decision."""
+    try:
+        history = batch.subject.record(*batch.examples.batch(batch.size))
+        path = next(iter(batch.plain))
+        place = row_place(batch.subject, history, path, batch.changes(), batch.size)
+    except OutOfTimeError:
+        raise
+    except Exception:  # noqa: BLE001 - any call may raise when it is run again
+        return []
+    if place is None or not place.is_read:
+        return []
+    what = f"whether rows share what Python decides by {history.label(place.number)}"
+    return [f"{what}: the other rows that were tried change no row"]
+
+
+_MUCH = 16.0
 Fits = Callable[[str, torch.Tensor], list[torch.Tensor]]
 """Returns what may be one row of an output of a batch; nothing if it has no rows."""
 
@@ -103,6 +143,7 @@ class _Row(NamedTuple):
     """One row of a batch: its name, what finds it in an output, and the batch with others in place of all others."""
 
     word: str
+    number: int
     fits: Fits
     others: Arguments
 
@@ -119,11 +160,32 @@ class _Batch(NamedTuple):
     size: int
     alone: Outputs | None
 
+    def scaled(self, factor: float) -> _Batch:
+        """Return a batch of an example whose real numbers are so many times as large."""
+        given = self.subject.with_inputs(*with_inputs(self.subject, lambda tensor: scaled(tensor, tensor, factor)))
+        return self._replace(subject=given, examples=Examples(given, self.examples.dim))
+
+    @property
+    def plain(self) -> Outputs:
+        """The outputs of the batch."""
+        return self.examples.outputs(self.size)
+
+    @property
+    def lists(self) -> Lists:
+        """The lists of the output with an item for each row; none where the output for one example is not known."""
+        return Lists(self.alone or {}, self.plain, self.size)
+
+    def row(self, word: str, number: int) -> _Row:
+        """Return a row, and the batch with others in place of all others."""
+        return _Row(word, number, self.fits(number), self.with_others(number))
+
     def fits(self, row: int) -> Fits:
         """Return what finds a row in the outputs."""
-        fit = first_of(self.size, row)
+        fit, lists = first_of(self.size, row), self.lists
 
         def grown(path: str, output: torch.Tensor) -> list[torch.Tensor]:
+            if path in lists:
+                return [output]
             reference = (self.alone or {}).get(path)
             if reference is None or reference.shape == output.shape:
                 return []
@@ -159,7 +221,7 @@ class _Batch(NamedTuple):
         except ModelRaisedError:
             return False
         fits = self.fits(self.size - 1)
-        for path, output in self.examples.outputs(self.size).items():
+        for path, output in self.lists.of_row(self.plain, self.size - 1).items():
             rows = fits(path, output) if path in depend else []
             if rows and not (path in last and any(_is_near(row, last[path]) for row in rows)):
                 return False
@@ -183,15 +245,16 @@ class _Found:
     unseen: list[str] = field(default_factory=list)
 
 
-def _compare(plain: Outputs, others: Outputs, fits: Fits, depend: set[str], former: _Found | None = None) -> _Found:
+def _compare(batch: _Batch, row: _Row, others: Outputs, depend: set[str], former: _Found | None = None) -> _Found:
     """Return what differs in a row; the former comparison, if there is one and nothing can be compared here."""
-    found = _Found()
-    for path, output in plain.items():
+    found, lists, fits = _Found(), batch.lists, row.fits
+    others = lists.of_row(others, row.number)
+    for path, output in lists.of_row(batch.plain, row.number).items():
         name, other = output_name(path), others.get(path)
         rows = fits(path, output)
         if path not in depend:
             found.unseen.append(f"{name} does not depend on the input")
-        elif not rows or other is None or other.shape != output.shape:
+        elif not rows or other is None or (other.shape != output.shape and path not in lists):
             found.unseen.append(f"{name} has no rows: its shape is {tuple(output.shape)} in a batch")
         else:
             found.count += 1
@@ -208,10 +271,12 @@ def _only_rounding(batch: _Batch, row: _Row, found: _Found) -> str:
     """
     given = batch.subject
     plain, others = given.record(*batch.examples.batch(batch.size)), given.record(*row.others)
-    label = _first_other_shape(plain, others) or _first_other_place(batch, plain, next(iter(found.differ)))
+    label = _first_other_shape(plain, others) or _first_other_place(
+        batch, plain, batch.lists.path(next(iter(found.differ)), row.number)
+    )
     if not label:
         return ""
-    exact = exact_outputs(given, plain).outputs
+    exact = batch.lists.of_row(exact_outputs(given, plain).outputs, row.number)
     for path, (one, two) in found.differ.items():
         if not judge(two, one, row.fits(path, exact[path])[0]).within:
             return ""
@@ -236,13 +301,13 @@ def _is_real(dtype: torch.dtype) -> bool:
 def _first_other_place(batch: _Batch, plain: ModelHistory, path: str) -> str:
     """Return the label of the first operation that mixes rows, if it gives whole numbers: the places of all rows."""
     try:
-        number = _first_mixing(batch.subject, plain, path, batch.changes())
+        place = row_place(batch.subject, plain, path, batch.changes(), batch.size)
     except OutOfTimeError:
         raise
     except Exception:  # noqa: BLE001 - any call may raise when it is run again
         return ""
-    outputs = plain.recording.calls[number].outputs if number is not None else ()
-    return plain.label(number or 0) if outputs and any(not _is_real(value.dtype) for value in outputs) else ""
+    outputs = plain.recording.calls[place.number].outputs if place is not None else ()
+    return plain.label(place.number) if place and any(not _is_real(value.dtype) for value in outputs) else ""
 
 
 def _failure(batch: _Batch, what: str, path: str, values: str) -> tuple[Failure, tuple[str, ...]]:
@@ -252,37 +317,15 @@ def _failure(batch: _Batch, what: str, path: str, values: str) -> tuple[Failure,
     try:
         history = subject.record(*batch.examples.batch(batch.size))
         changes = batch.changes()
-        number = _first_mixing(subject, history, path, changes)
+        place = row_place(subject, history, path, changes, batch.size)
     except OutOfTimeError as error:
         return Failure(message=what, advice=advice, values=values), (f"the operation: {error}",)
     except Exception as error:  # noqa: BLE001 - any call may raise when it is run again
         return Failure(message=what, advice=advice, values=values), (f"the operation: {type(error).__name__}: {error}",)
-    if number is None:
+    if place is None:
         return Failure(message=what, advice=advice, values=values), ("the operation: none mixes rows in a replay",)
-    mixed = MixedRows(history=history, number=number, changes=[*map(tensors_of, changes)], alive=subject)
-    subject.tools.witness(mixed)
-    cause = "the first operation with an element that depends on two rows"
-    return results.failure_at(history, number, what, advice, values=values, cause=cause), ()
-
-
-def _first_mixing(subject: Subject, history: ModelHistory, path: str, changes: list[Arguments]) -> int | None:
-    """Return the first call, of those that an output depends on, with an element that both changes reach."""
-    recording = history.recording
-    leading = ancestors(recording, path)
-    with torch.no_grad(), contextlib.ExitStack() as stack:
-        players = [stack.enter_context(Player(recording)) for _ in range(1 + len(changes))]
-        for player, change in zip(players[1:], changes, strict=True):
-            put_inputs(player, recording, tensors_of(change))
-        for number, outputs in in_step(recording, players):
-            subject.check_time()
-            if number in leading and any(_mixes(*values) for values in zip(*outputs, strict=True)):
-                return number
-    return None
-
-
-def _mixes(plain: torch.Tensor, *changed: torch.Tensor) -> bool:
-    """Return whether an element is another one after each of the changes; also if a shape is."""
-    if any(tensor.shape != plain.shape for tensor in changed):
-        return True
-    reached = [apart(plain, tensor) != 0 for tensor in changed]
-    return bool(torch.stack(reached).all(0).any())
+    number = place.number
+    if place.mixes:
+        mixed = MixedRows(history=history, number=number, changes=[*map(tensors_of, changes)], alive=subject)
+        subject.tools.witness(mixed)
+    return results.failure_at(history, number, what, advice, values=values, cause=place.cause), ()

@@ -21,6 +21,7 @@ from pytest_torchlens.checks.inputs import with_inputs
 from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import Subject
+from pytest_torchlens.checks.subject import WrongOptionError
 from pytest_torchlens.records import close
 
 DECODER_IDS = "decoder_input_ids"
@@ -257,6 +258,8 @@ def find_sequence(subject: Subject, ids: str = "", dim: int = 1, *, decoder: boo
     ------
     NotApplicableError
         If it is not known; the message says what to write.
+    WrongOptionError
+        If the inputs have no such tensor, or no such dimension.
     """
     named = by_name(subject)
     tensors = {name: value for name, value in named.kwargs.items() if isinstance(value, torch.Tensor)}
@@ -264,14 +267,15 @@ def find_sequence(subject: Subject, ids: str = "", dim: int = 1, *, decoder: boo
     if name not in tensors:
         hint = close(name, tensors)
         held = f"they hold {', '.join(tensors) or 'none'}{hint and f' ({hint})'}"
-        raise NotApplicableError(f"the inputs hold no tensor {name!r}; {held}")
+        raise WrongOptionError(f"ids: the inputs hold no tensor {name!r}; {held}")
     tensor = tensors[name]
     if not ids and tensor.dim() > _MOST_DIMS:
         raise NotApplicableError(
             f"{name!r} has {tensor.dim()} dimensions; 'ids' among its options says that it is a sequence"
         )
     if tensor.dim() <= dim or tensor.layout is not torch.strided or tensor.is_nested:
-        raise NotApplicableError(f"{name!r} has no dimension {dim}; 'dim' among its options names another")
+        wrong = WrongOptionError if dim != 1 else NotApplicableError
+        raise wrong(f"{name!r} has no dimension {dim}; 'dim' among its options names another")
     if tensor.size(dim) < _SHORTEST:
         raise NotApplicableError(f"{name!r} has {tensor.size(dim)} positions, too few: {_SHORTEST} are needed")
     found = Sequence(named, name, dim).of_one_example()
@@ -329,7 +333,7 @@ def positions_of(model: nn.Module, name: str = "") -> str:
 
     Raises
     ------
-    NotApplicableError
+    WrongOptionError
         If forward has no argument of the name that is given.
     """
     check_argument(model, "positions", name)

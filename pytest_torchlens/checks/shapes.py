@@ -15,6 +15,7 @@ from functools import partial
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.checks import results
+from pytest_torchlens.checks.batch_rank import Lists
 from pytest_torchlens.checks.batch_rank import failure_of_lost_dim
 from pytest_torchlens.checks.batch_rank import without_rows
 from pytest_torchlens.checks.catalog import split_names
@@ -38,6 +39,7 @@ from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
 from pytest_torchlens.checks.subject import Outputs
 from pytest_torchlens.checks.subject import Subject
+from pytest_torchlens.checks.subject import WrongOptionError
 from pytest_torchlens.checks.vacuity import Find
 from pytest_torchlens.checks.vacuity import dependent
 from pytest_torchlens.checks.vacuity import dependent_in_batch
@@ -50,6 +52,10 @@ from pytest_torchlens.records import output_name
 
 NAME = "shapes"
 KINDS = ("batch", "image", "sequence")
+_NEEDED = {
+    "image": "no input is a batch of images (four dimensions, real numbers)",
+    "sequence": "no input is a table of whole numbers with four positions or more",
+}
 _BATCH = 3
 _ADVICE_RAISES = "compute sizes from the input (x.shape, reshape with -1), and tables for the size that is there"
 _ADVICE_KEPT = "what is kept for a size must be found again by that size: compute it anew when the input's differs"
@@ -79,6 +85,7 @@ def run(subject: Subject, sizes: str = "", dim: int = 0) -> CheckResult:
         "image": lambda: _other_sizes(subject, image_sizes(subject), find(subject)),
         "sequence": lambda: _other_sizes(subject, sequence_sizes(subject), find(subject)),
     }
+    _require_inputs(subject, claimed)
     found: list[CheckResult] = []
     ways: list[str] = []
     unseen: list[str] = []
@@ -102,6 +109,13 @@ def run(subject: Subject, sizes: str = "", dim: int = 0) -> CheckResult:
     return results.passed(
         NAME, passed.compared, unseen=(*passed.unseen, *unseen, *kept), notes=passed.notes, redrawn=subject.redrawn
     )
+
+
+def _require_inputs(subject: Subject, claimed: tuple[str, ...]) -> None:
+    """Raise `WrongOptionError` if an option names sizes that no input has."""
+    for kind, sizes in (("image", image_sizes), ("sequence", sequence_sizes)):
+        if kind in claimed and next(sizes(subject), None) is None:
+            raise WrongOptionError(f"sizes: {kind}, but {_NEEDED[kind]}")
 
 
 def _dependent_in_batch(dim: int) -> Find:
@@ -135,6 +149,7 @@ def _batches(subject: Subject, dim: int, find: Find) -> Found:
     try:
         alone = first_example(subject, dim)
     except RefusedError as error:
+        _taken(subject, Examples(subject, dim).alone(), "for one example alone")
         raise NotApplicableError(str(error)) from error
     examples, way = Examples(alone, dim), f"in a batch of {_BATCH}"
     try:
@@ -149,7 +164,8 @@ def _batches(subject: Subject, dim: int, find: Find) -> Found:
     lost = failure_of_lost_dim(alone, given, outputs, _BATCH)
     if failure := lost or _sizes_differ(alone, examples, outputs):
         yield way, results.failed(NAME, failure, redrawn=subject.redrawn)
-    if not alone.draws and len(without_rows(alone.outputs, outputs)) < len(alone.outputs):
+    lists = Lists(alone.outputs, outputs, _BATCH)
+    if not alone.draws and len(without_rows(alone.outputs, outputs, lists)) < len(alone.outputs):
         for row in range(_BATCH):
             single = alone if row == 0 else alone.with_inputs(*_row(alone, examples, given, row))
             yield way, _row_result(single, alone, given, outputs, row, find(alone))
@@ -167,9 +183,10 @@ def _row_result(
     way = f"in a batch of {_BATCH}"
     words = f"as row {row} {way}"
     fit = first_of(_BATCH, row)
-    left_out = without_rows(alone.outputs, outputs)
+    lists = Lists(alone.outputs, outputs, _BATCH)
+    left_out = without_rows(alone.outputs, outputs, lists)
     record = partial(alone.record, *given, way=way)
-    return compare(NAME, single, outputs, record, words, _ADVICE_ROWS, fit, depend, left_out)
+    return compare(NAME, single, lists.of_row(outputs, row), record, words, _ADVICE_ROWS, fit, depend, left_out)
 
 
 def _sizes_differ(alone: Subject, examples: Examples, outputs: Outputs) -> Failure | None:

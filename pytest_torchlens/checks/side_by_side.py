@@ -142,6 +142,8 @@ class _SideBySide:
         """Ids of the values of the reference that differ by more than rounding explains."""
         self._compared: set[int] = set()
         """Ids of the values of the reference that have a counterpart."""
+        self._shapes: dict[int, tuple[int, tuple[int, ...], tuple[int, ...]]] = {}
+        """The call, and both shapes, of values that must have the same one, by id of the value of the reference."""
         self._places: dict[int, Place] = {}
         """Where values differ by more than rounding explains, by the number of the call."""
         self._parting = Parting()
@@ -196,6 +198,8 @@ class _SideBySide:
             found = self._judged(other, output, truth)
             if found is None:
                 self._parting.unfit += 1
+                if self._fit is whole:
+                    self._shapes[id(value)] = number, tuple(output.shape), tuple(other.shape)
                 continue
             self._compared.add(id(value))
             if not found[1].within and not call.uninitialised:
@@ -268,7 +272,18 @@ class _SideBySide:
 
         found = ancestors(self._reference, self._path, may_differ)
         number = min(found & self._places.keys(), default=None)
-        return self._last_place() if number is None else self._places[number]
+        return self._last_place() if number is None else self._of_other_shape(self._places[number])
+
+    def _of_other_shape(self, place: Place) -> Place:
+        """Return a place, moved to the operation from which on what leads there has another shape in the other pass."""
+        number, found = place.number, place
+        while True:
+            reads = (value_of(read) for _, read in edges_in(self._reference.calls[number]))
+            shapes = next((self._shapes[id(value)] for value in reads if id(value) in self._shapes), None)
+            if shapes is None:
+                return found
+            number, one, two = shapes
+            found = place._replace(number=number, cause=_OTHER_SHAPE.format(one, two), added_at=None)
 
     def _last_place(self) -> Place | None:
         """Return the operation that only one pass has and whose result is an output."""
@@ -340,6 +355,7 @@ def _cause(output: torch.Tensor, judgement: Judgement, own: float | None, mate: 
     return "no single operation errs: the difference has grown from operation to operation, and passes the limit here"
 
 
+_OTHER_SHAPE = "its result has shape {}, and {} in the other run"
 _ALONE = "the other run has not this operation, and gets another result"
 _REPLACED = "in its place the other run has {} ({}), and gets another result"
 _ADDED = (

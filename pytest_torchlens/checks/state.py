@@ -21,13 +21,16 @@ from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from pytest_torchlens.capture.calls import values_read
+from pytest_torchlens.capture.looks import is_a
 from pytest_torchlens.capture.looks import named_buffers
 from pytest_torchlens.capture.looks import named_modules
 from pytest_torchlens.capture.looks import named_parameters
+from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.checks import results
 from pytest_torchlens.checks.carried import NotCarriedError
 from pytest_torchlens.checks.carried import UnseenError
 from pytest_torchlens.checks.carried import blank
+from pytest_torchlens.checks.carried import changed
 from pytest_torchlens.checks.carried import fresh_instance
 from pytest_torchlens.checks.carried import load
 from pytest_torchlens.checks.carried import load_from_meta
@@ -37,8 +40,10 @@ from pytest_torchlens.checks.catalog import split_names
 from pytest_torchlens.checks.compare import differing_outputs
 from pytest_torchlens.checks.compare import values_at
 from pytest_torchlens.checks.held import changed_values
+from pytest_torchlens.checks.held import digest_of
 from pytest_torchlens.checks.held import held_values
 from pytest_torchlens.checks.held import listed
+from pytest_torchlens.checks.held import memory_of
 from pytest_torchlens.checks.held import memory_shared
 from pytest_torchlens.checks.places import differing
 from pytest_torchlens.checks.results import failure_at
@@ -63,6 +68,10 @@ _SAVE = (
 _COPY = "let the model keep what it computes with in its own attributes: no closures over self, no global tables"
 _PICKLE = "keep lambdas, locks and open files out of the model, or leave them out in __getstate__"
 _HOOKS = "let state_dict, its hooks and get_extra_state return all values, and raise nothing"
+_RENEW = (
+    "make what depends on weights anew in each call, or drop it in a load_state_dict post hook "
+    "(register_load_state_dict_post_hook)"
+)
 _TIE = "tie them in __init__, or in a load_state_dict post hook"
 
 
@@ -161,7 +170,88 @@ def _check_blank(subject: Subject, fresh: nn.Module) -> None:
 
 def _loaded(subject: Subject, fresh: nn.Module, seen: _Seen) -> Failure | None:
     load(subject.model, fresh)
-    return _compared(subject, fresh, "after load_state_dict into a fresh instance", _SAVE)
+    failure = _compared(subject, fresh, "after load_state_dict into a fresh instance", _SAVE)
+    if failure is None and subject.tools.build is None:
+        failure = _copied_weight(subject, fresh)
+    return failure or _stale(subject, fresh)
+
+
+def _copied_weight(subject: Subject, fresh: nn.Module) -> Failure | None:
+    """Return that the output depends on an attribute which is a copy of a weight, and which no state_dict has.
+
+    A copy of the model has it, too, so that loading one shows nothing.
+    """
+    modules = dict(named_modules(fresh))
+    for address, name, weight in _copies_of_weights(subject.model):
+        own = vars(modules[address])
+        tensor, own[name] = own[name], changed(own[name])
+        try:
+            outputs = subject.of(fresh).call(way="with another value of an attribute")
+            paths = differing_outputs(subject.outputs, outputs)
+            number = _first_differing(subject, fresh) if paths else None
+        except ModelRaisedError:
+            continue
+        finally:
+            own[name] = tensor
+        if paths:
+            path = f"{address}.{name}" if address else name
+            what = f"attribute {path!r} is a copy of {weight!r} that load_state_dict leaves as it is"
+            values = values_at(paths[0], subject.outputs, outputs)
+            return failure_at(subject.history, number, what, _SAVE, values=values)
+    return None
+
+
+def _copies_of_weights(model: nn.Module) -> Iterator[tuple[str, str, str]]:
+    """Yield the address of a module, and the names of an attribute that is a parameter's copy, and of that."""
+    weights = {digest_of(tensor): name for name, tensor in named_parameters(model)}
+    memory = memory_of(model)
+    for address, module in named_modules(model):
+        for name, value in vars(module).items():
+            is_copy = is_a(value, torch.Tensor) and digest_of(value) in weights and storage_key(value) not in memory
+            if is_copy and bool((value != value.flatten()[0]).any()):  # else it may be equal by chance
+                yield address, name, weights[digest_of(value)]
+
+
+def _stale(subject: Subject, fresh: nn.Module) -> Failure | None:
+    """Return that an instance keeps from a call what it made of weights that were loaded over since."""
+    blank(fresh)
+    other = subject.of(fresh)
+    with other.runs(way="after a call with other weights and load_state_dict") as call:
+        try:
+            call()
+        except ModelRaisedError:  # with changed weights
+            return None
+        load(subject.model, fresh)
+        outputs, held = call(), held_values(fresh)
+    paths = differing_outputs(subject.outputs, outputs)
+    if not paths:
+        return None
+    stale = _made_in_calls(other, held)
+    what = f"{output_name(paths[0])} is another one after load_state_dict into an instance that was called before"
+    cause = f"made of the former weights: {listed(stale)}" if stale else ""
+    values = values_at(paths[0], subject.outputs, outputs)
+    return failure_at(subject.history, _first_stale(subject, other), what, _RENEW, values=values, cause=cause)
+
+
+def _made_in_calls(other: Subject, held: dict[str, str]) -> list[str]:
+    """Return the values in a loaded instance that a call with the loaded weights alone does not leave."""
+    with other.runs() as call:
+        call()
+        own = held_values(other.model)
+    return changed_values(own, held)
+
+
+def _first_stale(subject: Subject, other: Subject) -> int | None:
+    """Return the first operation that differs when an instance is loaded after a call."""
+    blank(other.model)
+    try:
+        with other.recordings() as run:
+            run()
+            load(subject.model, other.model)
+            pair = next(differing(subject.history, run()), None)
+    except (OutOfTimeError, ModelRaisedError):
+        return None
+    return pair.one if pair else None
 
 
 def _from_meta(subject: Subject, fresh: nn.Module, seen: _Seen) -> Failure | None:

@@ -162,6 +162,8 @@ class Subject:
         self.seed = seed
         self.deadline = time.monotonic() + DEFAULT_SECONDS
         """When the check that runs now must end, in seconds of `time.monotonic`."""
+        self.plain_error: ModelRaisedError | None = None
+        """What the model raises in a plain pass, if a check has found that it does."""
         self.redrawn = False
         """Whether its weights were drawn anew."""
         self.draw = 0

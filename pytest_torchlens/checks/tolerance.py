@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 
 from pytest_torchlens.checks.exact import is_discrete
+from pytest_torchlens.checks.fills import fill_of
+from pytest_torchlens.checks.fills import with_infinite_fill
 
 K = 2.0
 """The error of another way may be so many times the error of the plain run."""
@@ -18,6 +20,12 @@ FLOOR = 4.0
 """Units in the last place of the RMS that are explained, whatever the error of the plain run."""
 LARGEST = 4.0
 """The largest error of an element may be so many times what the largest of the plain run explains."""
+VERY_FEW = 10
+"""Of fewer elements the error of one pass may be small by chance, so that of others counts, too."""
+MOVES = 4
+"""So many others are tried, on inputs moved by one unit in the last place."""
+K_VERY_FEW = 7.0
+"""An error so many times the RMS of them comes by chance once in a thousand times."""
 HALF = (torch.float16, torch.bfloat16)
 
 
@@ -44,7 +52,8 @@ def judge(
 
     The RMS error of `other` against `exact` may be k times that of `reference`, plus `FLOOR` eps of the RMS of `exact`;
     the largest error of an element `LARGEST` times as much of the largest errors.  Discrete values must be equal, and
-    so must NaN and infinities, with their signs.  Both k and eps are those of `dtype`: of the reference by default.
+    so must NaN and infinities, with their signs; the constant of a finite mask counts as an infinity.  Both k and eps
+    are those of `dtype`: of the reference by default.
     """
     dtype = dtype or reference.dtype
     if other.shape != reference.shape:
@@ -53,6 +62,8 @@ def judge(
         wrong = float((other.to(reference.device) != reference).sum())
         return Judgement(wrong, 0.0, 0.0, within=not wrong, is_count=True)
     one, two, truth = (in_doubles(tensor) for tensor in (other, reference, exact))
+    if _all_finite(one):  # what overflows is no mask
+        one, two, truth = with_infinite_fill(fill_of(two), one, two, truth)
     if not all(map(_all_finite, (one, two, truth))):
         finite = two.isfinite()
         if not torch.equal(one.isfinite(), finite) or not _same_infinities(one[~finite], two[~finite]):
@@ -79,6 +90,11 @@ def is_plainly_explained(other: torch.Tensor, reference: torch.Tensor) -> bool:
     one, two = in_doubles(other), in_doubles(reference)
     if not one.numel() or not bool(one.isfinite().all() and two.isfinite().all()):
         return False
+    if (fill := fill_of(two)) is not None:
+        one, two = with_infinite_fill(fill, one, two)
+        if not torch.equal(one.isinf(), two.isinf()):
+            return False
+        one, two = one[one.isfinite()], two[two.isfinite()]
     floor, apart = FLOOR * eps_of(reference), one - two
     largest = max(_largest(two), rms(two))
     return rms(apart) <= floor * rms(two) * (1 - floor) and _largest(apart) <= LARGEST * floor * largest * (1 - floor)

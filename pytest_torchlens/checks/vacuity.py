@@ -15,6 +15,8 @@ from torch import nn
 
 from pytest_torchlens.capture.looks import named_buffers
 from pytest_torchlens.capture.looks import named_parameters
+from pytest_torchlens.checks.fills import fill_of
+from pytest_torchlens.checks.fills import with_infinite_fill
 from pytest_torchlens.checks.inputs import Examples
 from pytest_torchlens.checks.inputs import draws_of
 from pytest_torchlens.checks.inputs import outputs_on_other_values
@@ -126,7 +128,13 @@ def _changes(one: torch.Tensor, other: torch.Tensor | None) -> bool:
     """Return whether two outputs differ plainly, so that no float64 reference is needed to tell."""
     if other is None or other.shape != one.shape or not (one.is_floating_point() or one.is_complex()):
         return other is None or not torch.equal(one, other)
-    change, size = rms(in_doubles(other) - in_doubles(one)), rms(in_doubles(one))
+    plain, changed = in_doubles(one), in_doubles(other)
+    if (fill := fill_of(plain)) is not None:
+        plain, changed = with_infinite_fill(fill, plain, changed)
+        if not torch.equal(plain.isinf(), changed.isinf()):
+            return True
+        plain, changed = plain[plain.isfinite()], changed[changed.isfinite()]
+    change, size = rms(changed - plain), rms(plain)
     if not math.isfinite(change):
         return not torch.equal(one.nan_to_num(), other.nan_to_num())
     return change > _PLAINLY * size

@@ -85,7 +85,7 @@ class HeatMap:
         """
         file = Path(path)
         if file.suffix.lower() != ".svg":
-            raise ValueError(f"heat map: expected a file that ends in .svg, got {str(file)!r:.80}")
+            raise ValueError(f"heat map: expected a file that ends in .svg, got {file.name!r}")
         return write_atomically(file, self.svg)
 
     def _repr_html_(self) -> str:

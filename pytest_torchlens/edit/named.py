@@ -186,8 +186,7 @@ def _unit(direction: torch.Tensor) -> torch.Tensor:
     """Return a direction with length 1, in a type that neither overflows nor loses a short one."""
     wide = direction.to(torch.promote_types(direction.dtype, torch.float64))
     wide = wide / wide.abs().max()
-    unit: torch.Tensor = wide / wide.norm()
-    return unit
+    return wide.div(wide.norm())
 
 
 @dataclass(frozen=True, eq=False)

@@ -294,7 +294,6 @@ class ModelHistory(HistoryView):
         """Make many edits, each by itself, and measure what the model returns: of this pass, or of the corrupted one.
 
         Alone, this pass is edited; of two passes that which `direction` says, also if it is not this one.
-
         Only what is behind an edit runs.  Edits of the same values run together, stacked by `torch.vmap`; their
         results may differ from those of one edit alone by rounding.  A stack is checked against one edit that runs
         alone; where they differ by more, or an operation cannot be mapped, edits run one by one.
@@ -319,8 +318,7 @@ class ModelHistory(HistoryView):
         batch
             How many edits run together at most (default 32); with 1 each is bit for bit what `edit` gives.
         memory
-            How many bytes the values that they change may take together (default 1 GiB), and how many the activations
-            that are computed or read from disk for all edits.
+            Bytes that the values that they change may take together (default 1 GiB); so may activations kept for all.
         check_decisions
             As of `edit` (default True).
         keep_graph
@@ -329,8 +327,7 @@ class ModelHistory(HistoryView):
         progress
             Whether to print the number of edits made; by default (None) if standard error is a terminal.
         **others
-            None: an option of `edit` that a sweep does not take (``inputs``, ``parameters``, ``gradients``, ``expand``,
-            ``live``) raises, and the error says what to do in its place.
+            None: ``inputs``, ``parameters``, ``gradients``, ``expand`` and ``live`` raise, and say what to do instead.
 
         Raises
         ------

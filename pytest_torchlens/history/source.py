@@ -28,7 +28,7 @@ _OUR_FOLDER = f"{Path(__file__).parents[1]}{os.sep}"
 _NOT_THE_MODEL = (_TORCH_FOLDER, _OUR_FOLDER, contextlib.__file__, functools.__file__)
 
 
-def source_place(call: Call) -> SourcePlace | None:
+def source_place(call: Call | Escape) -> SourcePlace | None:
     """Return the line of the innermost frame that belongs neither to PyTorch nor to us."""
     for code, at in model_frames(call):
         return place_of(code, at)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 from typing import Any
 
 import torch
 
+from pytest_torchlens.capture.generators import Generators
 from pytest_torchlens.checks.catalog import CHEAP
 from pytest_torchlens.checks.catalog import CheckNameError
 from pytest_torchlens.checks.catalog import known_checks
@@ -21,6 +23,7 @@ from pytest_torchlens.plugin.marker import marker_options
 from pytest_torchlens.records import checks_text
 from pytest_torchlens.records import nearest
 from pytest_torchlens.run.checks import check_model
+from pytest_torchlens.run.preserved_state import preserved_global_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +47,7 @@ class _Factory:
     Attributes
     ----------
     error
-        What is wrong with it; None if nothing is, or no check called it.
+        What is wrong with it; None if nothing is, or nobody called it.
     """
 
     def __init__(self, build: Callable[[], torch.nn.Module]) -> None:
@@ -52,10 +55,25 @@ class _Factory:
         if not callable(build):
             raise TypeError(f"lens_same: build: expected {_FACTORY}, got {build!r:.80}")
         self._build = build
+        self._was_called = False
         self.error: Exception | None = None
+
+    def raise_if_wrong(self) -> None:
+        """Raise what is wrong with it; it is called for that if no check has called it."""
+        __tracebackhide__ = True
+        if not self._was_called:
+            with contextlib.suppress(Exception), preserved_global_state():  # `error` has what it raises
+                generators = Generators()
+                try:
+                    self()
+                finally:
+                    generators.restore()
+        if self.error is not None:
+            raise self.error
 
     def __call__(self) -> torch.nn.Module:
         """Return another instance."""
+        self._was_called = True
         try:
             made: object = self._build()
         except Exception as error:
@@ -108,8 +126,8 @@ class Same:
         chosen = self._plan(checks)
         factory = None if build is None else _Factory(build)
         results = check_model(model, arguments_of(model, input_args, input_kwargs), chosen, random_seed, factory)
-        if factory is not None and factory.error is not None:
-            raise factory.error
+        if factory is not None:
+            factory.raise_if_wrong()
         self._note(type(model).__name__, results)
         if any(result.fails for result in results):
             raise NotTheSameError(checks_failed_text(results, type(model).__name__))

@@ -152,6 +152,25 @@ def test_an_operation_whose_gradient_is_compiled_to_another_is_found() -> None:
     )
 
 
+class OffWhenPlain(TwoLayers):
+    """Has the wrong gradient where it is not compiled."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x).cos()
+        if not torch.compiler.is_compiling() and x.requires_grad:
+            x.register_hook(lambda gradient: gradient * 1.5)  # type: ignore[no-untyped-call]
+        return self.last(x)  # type: ignore[no-any-return]
+
+
+def test_differences_in_float64_say_which_gradient_is_off() -> None:
+    compiled_off = check("compile", Waves().eval(), X, backend="lens_test_gradient").failure
+    plain_off = check("compile", OffWhenPlain().eval(), X).failure
+    assert compiled_off is not None
+    assert plain_off is not None
+    assert compiled_off.message.endswith(": the plain one is what differences give in float64")
+    assert plain_off.message.endswith("what differences give in float64, so the plain one is off")
+
+
 def test_a_backend_that_raises_fails_at_the_operation_that_it_lacks() -> None:
     result = check("compile", Waves().eval(), X, backend="lens_test_refuses")
     assert result.status is CheckStatus.FAILED

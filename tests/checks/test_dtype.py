@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.ao.nn.quantized.dynamic as nnqd
 from torch import nn
 
 from pytest_torchlens.checks import rounding
@@ -323,3 +324,35 @@ def test_sparse_tensors_are_not_judged(is_input: bool) -> None:
 
     given = [torch.eye(2).to_sparse()] if is_input else []
     assert check("dtype", Spread(), X, *given, types="autocast").status is CheckStatus.PASSED
+
+
+class Turning(nn.Module):
+    """Multiplies by a rotation, and returns the logarithm of its determinant, which is zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.matrix = nn.Parameter(torch.linalg.qr(torch.randn(6, 6))[0])
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x @ self.matrix, 12 * torch.linalg.slogdet(self.matrix)[1]
+
+
+def test_a_small_rest_of_large_terms_errs_by_what_moved_inputs_explain() -> None:
+    result = check("dtype", Turning(), torch.rand(3, 6), types="autocast")
+    assert (result.status, result.compared) == (CheckStatus.PASSED, 4)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_quantized_modules_are_not_applicable() -> None:
+    class Quantized(TwoLayers):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inside = nnqd.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(self.inside(self.first(x)))  # type: ignore[no-any-return]
+
+    result = check("dtype", Quantized(), torch.rand(2, 8), types="bfloat16")
+    assert result.status is CheckStatus.NOT_APPLICABLE
+    assert "quantized modules take float32 alone" in result.reason

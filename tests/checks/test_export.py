@@ -66,6 +66,7 @@ def test_a_branch_on_a_value_is_named() -> None:
     result = check("export", Branching().eval(), X)
     assert result.status is CheckStatus.FAILED
     assert line_of(result).endswith("# the branch")
+    assert result.operation.startswith("gt_")
     assert result.failure is not None
     assert "data-dependent" in result.failure.message
 

@@ -82,6 +82,88 @@ class KeepsInACache(Layered):
         return self.table.max()
 
 
+class Holder:
+    held: torch.Tensor | None = None
+
+
+holder = Holder()
+kept_globally: torch.Tensor | None = None
+
+
+class KeepsInAnObject(Layered):
+    def kept(self, y: torch.Tensor) -> torch.Tensor:
+        if holder.held is None:
+            holder.held = y.detach().mean()
+        return holder.held
+
+
+class KeepsInAClass(Layered):
+    def kept(self, y: torch.Tensor) -> torch.Tensor:
+        if Holder.held is None:
+            Holder.held = y.detach().mean()
+        return Holder.held
+
+
+class KeepsInAGlobal(Layered):
+    def kept(self, y: torch.Tensor) -> torch.Tensor:
+        global kept_globally  # noqa: PLW0603 - the fault
+        if kept_globally is None:
+            kept_globally = y.detach().mean()
+        return kept_globally
+
+
+class KeepsInAClosure(Layered):
+    def kept(self, y: torch.Tensor) -> torch.Tensor:
+        return mean_of_first(y)
+
+
+def first_mean() -> Callable[[torch.Tensor], torch.Tensor]:
+    mean: torch.Tensor | None = None
+
+    def kept(y: torch.Tensor) -> torch.Tensor:
+        nonlocal mean
+        mean = y.detach().mean() if mean is None else mean
+        return mean
+
+    return kept
+
+
+mean_of_first = first_mean()
+
+
+class OfAnyValues:
+    """A key that is equal to any other."""
+
+    def __init__(self, values: torch.Tensor) -> None:
+        self.values = values
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return 0
+
+
+@functools.lru_cache
+def largest_of(key: OfAnyValues) -> torch.Tensor:
+    return key.values.detach().max()
+
+
+class KeepsInACacheOfItsModule(Layered):
+    def kept(self, y: torch.Tensor) -> torch.Tensor:
+        return largest_of(OfAnyValues(y))
+
+
+@functools.lru_cache
+def positions(length: int) -> torch.Tensor:
+    return torch.arange(length) / 7
+
+
+class CachesPositions(Layered):
+    def kept(self, y: torch.Tensor) -> torch.Tensor:
+        return positions(y.shape[-1])
+
+
 class KeepsPositions(Layered):
     def kept(self, y: torch.Tensor) -> torch.Tensor:
         if self.table is None or len(self.table) < len(y):
@@ -100,7 +182,11 @@ class DoublesOnce(Layered):
 
 @pytest.fixture(autouse=True)
 def nothing_kept_here() -> None:
+    global kept_globally  # noqa: PLW0603 - as above
     kept_here.clear()
+    holder.__dict__.clear()
+    Holder.held = kept_globally = None
+    largest_of.cache_clear()
 
 
 def of_called(model: nn.Module, build: Callable[[], nn.Module] | None = None) -> CheckResult:
@@ -118,6 +204,30 @@ def test_what_a_first_call_leaves_for_other_values_is_found_where_it_is_read(mod
     assert line_of(result).endswith("# what is kept")
     assert result.failure is not None
     assert result.failure.message == "the output on other values is another one after a first call"
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        (KeepsInAnObject, "global 'holder.held'"),
+        (KeepsInAClass, "Holder.held"),
+        (KeepsInAGlobal, "global 'kept_globally'"),
+        (KeepsInAClosure, "kept.mean"),
+        (KeepsInACacheOfItsModule, "global 'largest_of'"),
+    ],
+)
+def test_what_code_around_the_model_keeps_is_found_and_named(model: type[Layered], name: str) -> None:
+    result = check("repeat", model().eval(), X)
+    assert result.status is CheckStatus.FAILED
+    assert line_of(result) in ("return y - self.kept(y)  # what is kept", "return mean")
+    assert result.failure is not None
+    assert result.failure.cause.endswith(f": {name}")
+
+
+def test_caches_of_functions_keep_their_entries() -> None:
+    table = positions(4)
+    assert check("repeat", CachesPositions().eval(), X).status is CheckStatus.PASSED
+    assert positions(4) is table
 
 
 def test_what_is_kept_is_named() -> None:
@@ -197,7 +307,7 @@ def test_what_is_added_to_a_table_while_it_is_as_before_the_first_call_stays() -
     names.add("called")
     numbers.append("called")
     order.append("called")
-    with before.surroundings():
+    with before.surroundings.restored():
         assert (table, names, numbers, [*order]) == ({"there": 1}, {"there"}, ["there"], ["there"])
         table |= {"there": 4, "imported": 5}
         names.add("imported")

@@ -250,11 +250,16 @@ def test_words_of_an_option_may_stand_in_a_list() -> None:
         ),
         ("compile", {"mode": "max-autotun"}, "(did you mean 'max-autotune'"),
         ("compile", {"backend": "inductor", "mode": "max-autotun"}, "(did you mean 'max-autotune'"),
+        ("rows", {"dim": 7}, "dim: no input has a dimension 7"),
+        ("shapes", {"sizes": "image"}, "sizes: image, but no input is a batch of images"),
+        ("causal", {"ids": "imput"}, "ids: the inputs hold no tensor 'imput'; they hold input (did you mean 'input'?)"),
+        ("causal", {"ids": "input", "dim": 2}, "'input' has no dimension 2"),
+        ("cache", {"cache": "imput"}, "cache: forward has no argument 'imput'; did you mean 'input'?"),
         ("device", {"to": "cudda"}, "to: expected a device of PyTorch such as cuda or cuda:1, got 'cudda' (did you"),
     ],
 )
-def test_an_unknown_backend_mode_or_device_is_an_error_that_names_the_nearest(
-    name: str, options: dict[str, str], words: str
+def test_an_option_that_names_what_is_not_there_is_an_error_that_names_the_nearest(
+    name: str, options: dict[str, Any], words: str
 ) -> None:
     result = check(name, nn.Linear(3, 2), torch.rand(2, 3), **options)
     assert result.status is CheckStatus.ERROR
@@ -295,3 +300,31 @@ def test_names_of_the_command_line_win_and_keep_the_settings_of_the_zoo_file() -
     assert plan(["none"], settings) == ()
     assert plan(None, {"repeat": CheckSetting(on=False)}) == ()
     assert [one.check.name for one in plan(["all"], settings)] == [check.name for check in CHECKS]
+
+
+def test_a_model_that_does_not_run_at_all_fails_one_check() -> None:
+    checks = known_checks()
+    names = ("batch-size", "repeat", "rows", "layout")
+    planned = [PlannedCheck(checks[name], CheckSetting()) for name in names]
+    found = run_checks(subject_of(nn.Linear(3, 2), torch.rand(2, 4)), planned)
+    assert [result.status for result in found] == [CheckStatus.FAILED, *[CheckStatus.NOT_APPLICABLE] * 3]
+    assert found[0].failure is not None
+    assert "on these inputs, before anything was checked: mat1 and mat2 shapes" in found[0].failure.message
+    assert found[1].reason == "the model does not run on these inputs: see batch-size"
+
+
+def test_a_size_that_is_claimed_and_refused_is_a_failure() -> None:
+    class Pairs(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.view(-1, 2, 3) * 2
+
+    x = torch.rand(2, 3)
+    assert check("shapes", Pairs(), x).status is CheckStatus.NOT_APPLICABLE
+    result = check("shapes", Pairs(), x, sizes="batch")
+    assert result.status is CheckStatus.FAILED
+    assert result.operation == "view_1_1"
+
+
+def test_a_pattern_that_no_parameter_has_is_said() -> None:
+    result = check("gradients", nn.Linear(3, 2), torch.rand(2, 3), ignore="wieght")
+    assert result.notes == ("ignore: no trainable parameter is 'wieght'; did you mean 'weight'?",)

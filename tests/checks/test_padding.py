@@ -216,7 +216,9 @@ class MaxOfAll(nn.Module):
 @pytest.mark.parametrize(("masks", "status"), [(False, CheckStatus.FAILED), (True, CheckStatus.PASSED)])
 def test_padded_positions_get_ids_that_the_sequence_does_not_have(masks: bool, status: CheckStatus) -> None:
     ids = torch.randint(0, 100, (1, 12), generator=torch.Generator().manual_seed(0))
-    assert check("padding", MaxOfAll().train(masks), ids).status is status
+    result = check("padding", MaxOfAll().train(masks), ids)
+    assert result.status is status
+    assert result.operation.startswith("" if masks else "amax_")
 
 
 def test_a_check_that_pads_nothing_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +239,7 @@ def _ones_padded(tensor: torch.Tensor, dim: int, left: bool, value: float | None
     [
         ({"mask": "attention_maks"}, "mask: forward has no argument 'attention_maks'; did you mean 'attention_mask'?"),
         ({"positions": "place"}, "positions: forward has no argument 'place'; did you mean 'places'?"),
-        ({"ids": "id"}, "the inputs hold no tensor 'id'; they hold ids (did you mean 'ids'?)"),
+        ({"ids": "id"}, "ids: the inputs hold no tensor 'id'; they hold ids (did you mean 'ids'?)"),
     ],
 )
 def test_an_argument_that_forward_does_not_have_is_named_with_the_nearest(options: dict[str, str], words: str) -> None:
@@ -248,4 +250,6 @@ def test_an_argument_that_forward_does_not_have_is_named_with_the_nearest(option
             return ids.float().cumsum(1)
 
     result = check("padding", Summed(), torch.randint(0, 9, (1, 12)), **options)
-    assert (result.status, result.reason) == (CheckStatus.NOT_APPLICABLE, words)
+    assert result.status is CheckStatus.ERROR
+    assert result.failure is not None
+    assert result.failure.message == words

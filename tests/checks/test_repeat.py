@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 import torch
 from torch import nn
 
@@ -166,3 +167,65 @@ def test_a_model_that_takes_no_other_values_says_so() -> None:
     result = check("repeat", Strict().eval(), X)
     assert result.status is CheckStatus.PASSED
     assert result.unseen == ("what it keeps from its first call: the model raised ValueError on other values: only X",)
+
+
+class Late(nn.Module):
+    """Counts its calls, and changes at some count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        y = self.layer(x)
+        return y * self.factor()  # the factor
+
+    def factor(self) -> int:
+        return 2 if self.calls > 50 else 1
+
+
+class EveryFourth(Late):
+    def factor(self) -> int:
+        return 2 if self.calls % 4 == 0 else 1
+
+
+class Unread(Late):
+    def factor(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize("model", [Late, EveryFourth])
+def test_a_counter_that_a_later_call_reads_is_found_there(model: type[Late]) -> None:
+    result = check("repeat", model().eval(), X)
+    assert result.status is CheckStatus.FAILED
+    assert line_of(result).endswith("# the factor")
+    assert result.failure is not None
+    assert result.failure.cause == "it reads attribute 'calls', which calls count"
+
+
+def test_a_counter_that_nothing_reads_passes_and_the_result_says_what_was_tried() -> None:
+    result = check("repeat", Unread().eval(), X)
+    assert result.status is CheckStatus.PASSED
+    assert result.unseen[1:] == ("whether a much later call reads attribute 'calls': 10 later calls were tried",)
+
+
+class Tracked(nn.Module):
+    """Counts its calls in a buffer, and reads it or not."""
+
+    def __init__(self, *, reads: bool) -> None:
+        super().__init__()
+        self.reads = reads
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return x * torch.where(self.calls == 10**9, 2, 1) if self.reads else x * 2
+
+
+def test_a_buffer_that_counts_fails_only_if_something_reads_it() -> None:
+    result = check("repeat", Tracked(reads=False).eval(), X)
+    assert (result.status, len(result.unseen)) == (CheckStatus.PASSED, 1)
+    assert result.notes == ("buffer 'calls' counts calls, and nothing reads it",)
+    assert check("repeat", Tracked(reads=True).eval(), X).status is CheckStatus.FAILED

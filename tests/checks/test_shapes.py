@@ -200,3 +200,25 @@ def test_coordinates_beside_an_image_go_on_counting(columns: bool) -> None:
     down, right = torch.meshgrid(torch.arange(16), torch.arange(16), indexing="ij")
     result = check("shapes", Placed(), IMAGE, (right if columns else down)[None], sizes="image")
     assert (result.status, result.unseen) == (CheckStatus.PASSED, KEPT)
+
+
+class Resizing(nn.Module):
+    """Resizes to the size of its first image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.size: torch.Size | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.conv(x)
+        self.size = self.size or y.shape[-2:]
+        y = nn.functional.interpolate(y, self.size)  # resizes
+        return y.relu().mean((2, 3))
+
+
+def test_a_size_that_stays_is_found_where_the_shape_is_another_one() -> None:
+    result = check("shapes", Resizing().eval(), IMAGE)
+    assert result.status is CheckStatus.FAILED
+    assert line_of(result).endswith("# resizes")

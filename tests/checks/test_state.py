@@ -334,3 +334,72 @@ def test_modules_with_parametrizations_are_judged_but_for_pickle() -> None:
     assert result.unseen == (
         "pickle: PyTorch pickles no module with parametrizations; their state_dict is what to save",
     )
+
+
+class Fusing(nn.Module):
+    """Keeps what its first call makes of its weights; a hook may drop it where others are loaded."""
+
+    def __init__(self, *, drops: bool = False) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(6, 6, bias=False), nn.Linear(6, 6, bias=False)
+        self.fused: torch.Tensor | None = None
+        if drops:
+            self.register_load_state_dict_post_hook(lambda module, _: setattr(module, "fused", None))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.fused is None:
+            self.fused = torch.cat([self.one.weight, self.two.weight]).detach()  # made of weights
+        return x @ self.fused.T
+
+
+@pytest.mark.parametrize("build", [Fusing, None])
+def test_what_a_call_made_of_weights_that_are_loaded_over_is_found(build: Callable[[], nn.Module] | None) -> None:
+    result = state_of(Fusing(), LOADS, build)
+    assert result.status is CheckStatus.FAILED
+    assert line_of(result).endswith("# made of weights")
+    assert result.failure is not None
+    assert result.failure.cause == "made of the former weights: attribute 'fused'"
+    assert state_of(Fusing(drops=True), LOADS, build and partial(Fusing, drops=True)).status is CheckStatus.PASSED
+
+
+def test_what_safetensors_cannot_hold_is_said() -> None:
+    class Noted(Fusing):
+        def __init__(self) -> None:
+            super().__init__(drops=True)
+
+        def get_extra_state(self) -> torch.dtype:
+            return torch.float32
+
+        def set_extra_state(self, state: torch.dtype) -> None:
+            pass
+
+    result = state_of(Noted(), LOADS)
+    assert result.status is CheckStatus.PASSED
+    assert result.unseen == (
+        "safetensors: it holds tensors alone, and '_extra_state' in the state_dict is dtype, not a tensor",
+    )
+
+
+class Copying(nn.Module):
+    """Computes with a copy of its weight, or with another view of it."""
+
+    def __init__(self, *, copies: bool) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+        self.weight = self.layer.weight.detach().clone() if copies else self.layer.weight.data
+        self.zero = torch.zeros(6)
+        nn.init.zeros_(self.layer.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight.T + self.layer.bias + self.zero  # the copy
+
+
+def test_without_a_factory_a_copy_of_a_weight_is_found() -> None:
+    result = state_of(Copying(copies=True), LOADS)
+    assert result.status is CheckStatus.FAILED
+    assert line_of(result).endswith("# the copy")
+    assert result.failure is not None
+    assert result.failure.message.startswith(
+        "attribute 'weight' is a copy of 'layer.weight' that load_state_dict leaves"
+    )
+    assert state_of(Copying(copies=False), "state_dict").status is CheckStatus.PASSED

@@ -369,7 +369,7 @@ def test_the_heat_map_has_a_cell_for_each_edit(history: tl.ModelHistory, corrupt
     assert heat_map.svg.count("<title>") == 2
     with pytest.raises(ValueError, match=r"two numbers are at \('a', ''\)"):
         history.sweep({"a": {"relu_1": 0.0}, ("a", ""): {"relu_1": 9.0}}, metric=loss).heat_map()
-    with pytest.raises(ValueError, match=r"expected a file that ends in .svg, got '.*map.png'"):
+    with pytest.raises(ValueError, match=r"expected a file that ends in .svg, got 'map.png'"):
         heat_map.save(tmp_path / "map.png")
     equal = history.sweep(edits, corrupted=history.rerun(*history.arguments[0]), metric=loss).heat_map().svg
     assert equal.count("nan") == len(edits)

@@ -113,6 +113,7 @@ def test_a_first_batch_with_too_much_to_keep_runs_again(tmp_path, monkeypatch):
     model, runs = nn.Sequential(Counts(), net(), nn.BatchNorm1d(2), nn.Dropout()).train(), []
     twin = copy.deepcopy(model)
     model.register_forward_pre_hook(lambda *_: runs.append(1))
+    model.register_forward_pre_hook(lambda module, _: setattr(module, "times", getattr(module, "times", 0) + 1))
     torch.manual_seed(0)
     with torch.no_grad():
         plain = torch.cat([twin(batch.clone()) for batch in batches()])
@@ -121,7 +122,7 @@ def test_a_first_batch_with_too_much_to_keep_runs_again(tmp_path, monkeypatch):
     torch.manual_seed(0)
     acts = tl.extract(model, [batch.clone() for batch in batches()], ["3"], tmp_path, eval_mode=False)
 
-    assert len(runs) == 4  # for three batches
+    assert (len(runs), model.times) == (4, 3)  # of three batches the first runs twice, and counts once
     assert torch.equal(acts["3"][:], plain)
     for name, buffer in model.named_buffers():
         assert torch.equal(buffer, twin.get_buffer(name))

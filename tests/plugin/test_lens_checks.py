@@ -258,16 +258,17 @@ def test_history(lens_same, lens_trace):
 def test_model(lens_check):
     lens_check(nn.Linear(4, 2))
 
+@pytest.mark.parametrize("checks", ["repeat", "rows"])
 @pytest.mark.parametrize("build", [lambda: 1 / 0, lambda: None, 3])
-def test_build(lens_same, build):
-    lens_same(nn.Linear(4, 2).eval(), torch.ones(2, 4), checks="repeat", build=build)
+def test_build(lens_same, build, checks):
+    lens_same(nn.Linear(4, 2).eval(), torch.ones(2, 4), checks=checks, build=build)
 """
 
 
 def test_lens_same_fails_a_test_whose_model_differs(folder: Path, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(models=MODELS, test_it=TEST)
     result = pytester.runpytest_inprocess("test_it.py", "--junit-xml=j.xml")
-    result.assert_outcomes(passed=2, failed=8)
+    result.assert_outcomes(passed=2, failed=11)
     result.stdout.fnmatch_lines(
         [
             "*NotTheSameError: Counting: failed repeat (--lens-checks)",
