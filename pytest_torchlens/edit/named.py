@@ -252,6 +252,13 @@ def patch_from(other: ModelHistory, *keys: Any, at: Any = None) -> dict[Part, to
         As in `ModelHistory.edit`: ``"relu_1"``, ``Part("relu_1")[:, 3]``, ``("relu_1", "add_2")``.
     at
         The index of keys that have none, as in `ModelHistory.edit`.
+
+    Raises
+    ------
+    LookupKeyError, ValueError, TypeError
+        If a key does not fit.
+    NotReplayableError
+        If an activation was not saved and cannot be computed.
     """
     return patches(other, _places(other, keys, at))
 
@@ -282,6 +289,13 @@ def path_patch(
         Keys of the activations, parts or edges that stay as in `history`: the paths through them are not taken.
     at
         The index of the sender and the receivers that have none.
+
+    Raises
+    ------
+    LookupKeyError, ValueError, TypeError
+        If a key does not fit, there is no receiver, or one does not depend on the sender.
+    DecisionChangedError, NotReplayableError
+        If `history` cannot be edited so.
     """
     if not receivers:
         raise ValueError("path_patch: expected one receiver or more, got none")
@@ -335,6 +349,15 @@ def attribution_patch(
     -------
     dict
         By label, in the shape of the activation: its sum estimates how the metric changes if all of it is patched.
+
+    Raises
+    ------
+    LookupKeyError, ValueError, TypeError
+        If a key or the metric does not fit, or the other pass has another shape or number of passes there.
+    DecisionChangedError
+        See `check_decisions`.
+    NotReplayableError
+        If no gradients flow from the metric to the keys, or an operation cannot be run again.
     """
     places = {place.label: place for place in _whole("attribution_patch", _places(history, keys))}
     whole = Subgraph(history)
@@ -388,6 +411,15 @@ def logit_lens(
         Key of the whole activation that they take the place of, of the same shape: the stream before the last norm.
     check_decisions
         As in `ModelHistory.edit`.
+
+    Raises
+    ------
+    LookupKeyError, ValueError, TypeError
+        If a key does not fit, or an activation has another shape or dtype than `into`.
+    DecisionChangedError
+        See `check_decisions`.
+    NotReplayableError
+        If an operation cannot be run again.
     """
     places = _whole("logit_lens", _places(history, keys))
     (target, *more) = _whole("logit_lens: into", _places(history, [into]))
@@ -417,6 +449,11 @@ def grid(keys: Iterable[Any], change: Any = None, **axes: Iterable[Any]) -> dict
         What is put there; None (default) for keys alone, which take activations of the other pass.
     **axes
         One part by name with the places along it, as in `Part`: ``position=range(5)``, ``head=[(0, 4), (1, 4)]``.
+
+    Raises
+    ------
+    ValueError
+        If there is not one part by name, or a row or column is there twice.
     """
     if len(axes) != 1:
         raise ValueError(f"grid: expected one part by name, such as position=range(5), got {', '.join(axes) or 'none'}")

@@ -269,7 +269,7 @@ class ModelHistory(HistoryView):
     def changed_by(self) -> dict[str, float]:
         """How much each tensor behind an edit differs from the pass without edits, by label; empty without edits.
 
-        It is the norm of the difference, relative to the norm; infinite if it changed by what has no size.
+        It is the norm of the difference, relative to the norm; infinite if the change cannot be measured.
         """
         from pytest_torchlens.edit.differences import changed_by
 

@@ -117,7 +117,7 @@ class EditsByOperation:
 
 
 def changed_text(change: float) -> str:
-    """Return a change in words: ``"changed by 12 %"``, ``"unchanged"``; infinite is what has no size."""
+    """Return a change in words: ``"changed by 12 %"``, ``"unchanged"``; infinite cannot be measured."""
     return "unchanged" if change == 0 else "changed" if math.isinf(change) else f"changed by {percent(change)}"
 
 

@@ -75,7 +75,7 @@ class HistoryRecord:
     """The edits that `edit` made in this pass; empty for a pass as the model makes it."""
     changed_by: dict[str, float] | None = None
     """How much each tensor behind an edit differs from the pass without edits, by label: the norm of the difference,
-    relative to the norm; infinite if it changed by what has no size.  None without edits."""
+    relative to the norm; infinite if the change cannot be measured.  None without edits."""
 
 
 @dataclass(frozen=True, kw_only=True)

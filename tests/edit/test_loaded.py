@@ -191,3 +191,19 @@ def test_attention_opens_and_gradients_are_edited_under_the_keys_of_the_loaded_p
     assert [edit.label.rpartition("_")[0] for edit in edited.edits] == ["softmax_1", "linear_2"]
     back["output_1"].tensor_contents.sum().backward()
     assert model.proj.weight.grad.eq(0).all()
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_the_model_of_a_loaded_pass_stays_as_it_is(tmp_path, live):
+    model, x = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)).train(), torch.rand(5, 4)
+    history = tl.log_forward_pass(model, x)
+    history.save(tmp_path / "pass")
+    before = {name: each.clone() for name, each in model.state_dict().items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it has other statistics now
+        edited = tl.load(tmp_path / "pass").edit({"linear_1": lambda t: t * 2}, model=model, input_args=x, live=live)
+        again = edited.edit({"batchnorm_1": lambda t: t + 1}, live=live)
+    assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
+    expected = torch.nn.functional.batch_norm(model[0](x) * 2, None, None, training=True)
+    assert torch.allclose(edited["output_1"].tensor_contents, expected)
+    assert torch.allclose(again["output_1"].tensor_contents, expected + 1)
