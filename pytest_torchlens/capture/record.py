@@ -139,10 +139,12 @@ class OnePass:
         As in `record`.
     kind
         The tracer to record with.
+    stand_in
+        Returns the tensor that calls read in the place of an input's, where an object holds that; None: itself.
     """
 
     @dispatch_modes_removed()
-    def __init__(
+    def __init__(  # noqa: PLR0913 - options by name
         self,
         model: torch.nn.Module,
         args: tuple[Any, ...],
@@ -151,6 +153,7 @@ class OnePass:
         keep: Keep = "none",
         seed: int | None = None,
         kind: type[Tracer] = Tracer,
+        stand_in: Callable[[Any], Any] | None = None,
     ) -> None:
         registered = ModelMembers.of(model)
         self.recording = _new_recording(model, registered, seed)
@@ -165,6 +168,7 @@ class OnePass:
         self.tracer.suspects = keep if isinstance(keep, frozenset) else frozenset()
         with torch._C.DisableTorchFunction():
             inputs = _inputs(registered, args, kwargs)
+            inputs = inputs if stand_in is None else [(path, stand_in(tensor)) for path, tensor in inputs]
             for path, tensor in inputs:
                 self.tracer.table.add_source(tensor, "input", path)
             for tensor, kind_of, name in registered.sharing_memory([tensor for _, tensor in inputs]):

@@ -61,10 +61,11 @@ class EditedSources:
         """Return arguments with the new tensors in the place of those that they replace."""
         if not self._new:
             return arguments
-        args, kwargs = (substitute(each, self._in_place_of) for each in arguments)
+        args, kwargs = (substitute(each, self.in_place_of) for each in arguments)
         return args, kwargs
 
-    def _in_place_of(self, leaf: Any) -> Any:
+    def in_place_of(self, leaf: Any) -> Any:
+        """Return the new tensor in the place of one that it replaces, or of a part of it; anything else itself."""
         if not is_a(leaf, torch.Tensor):
             return leaf
         if id(leaf) in self._new:

@@ -160,7 +160,7 @@ def _number(metric: Metric, history: ModelHistory) -> float:
         with torch.no_grad():
             value = metric(history.recording.output)
         return float(value.detach() if isinstance(value, torch.Tensor) else value)
-    except (TypeError, ValueError, RuntimeError) as error:
+    except Exception as error:
         raise TypeError(
             f"assert_effect: metric: expected a function of what {history.model_name} returns that gives a number; "
             f"{type(error).__name__}: {error}"

@@ -168,7 +168,8 @@ def run_again(
         sources.put_into(model)
         overwrite_unseen([(source.live, contents_before(source)) for source in _written(recording)])
         _restore_random_state(recording)
-        one = OnePass(model, args, kwargs, keep=history.options.keep, seed=recording.seed, kind=EditingTracer)
+        options: dict[str, Any] = {"kind": EditingTracer, "stand_in": sources.in_place_of}
+        one = OnePass(model, args, kwargs, keep=history.options.keep, seed=recording.seed, **options)
         assert isinstance(one.tracer, EditingTracer)  # noqa: S101 - for the type checker
         one.tracer.prepare(sources, edits, bodies)
         if recording.seed is not None:

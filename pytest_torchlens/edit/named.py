@@ -6,6 +6,7 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from pytest_torchlens.replay import NotReplayableError
 from pytest_torchlens.replay import Subgraph
 from pytest_torchlens.replay.swaps import Kind
 from pytest_torchlens.replay.swaps import Replacement
+from pytest_torchlens.replay.swaps import noted
 
 # -- changes: functions of the tensor ------------------------------------------------------------------------------
 
@@ -64,11 +66,14 @@ class mean_ablate:  # noqa: N801
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the means, in the shape of `tensor`."""
-        taken = tensor if self.of is None else self.of.to(tensor)
+        _check_has_means("mean_ablate", tensor)
+        taken = tensor if self.of is None else _like("mean_ablate: of", self.of, tensor)
         axes = self.axes if isinstance(self.axes, tuple) else (self.axes,)
         outside = [axis for axis in axes if not -taken.dim() <= axis < taken.dim()]
         if outside:
             raise ValueError(f"mean_ablate: shape {list(taken.shape)} has no dimension {outside[0]}")
+        if len({axis % taken.dim() for axis in axes}) < len(axes):
+            raise ValueError(f"mean_ablate: axes: {self.axes} names a dimension twice")
         mean = taken.mean(axes, keepdim=True)
         return _expanded("mean_ablate: means", mean, tensor)
 
@@ -106,7 +111,9 @@ class resample:  # noqa: N801
         generator = torch.Generator().manual_seed(self.seed)
         number = tensor.size(self.axis)
         if self.of is not None:
-            source = self.of.to(tensor)
+            source = _like("resample: of", self.of, tensor)
+            if not source.size(self.axis):
+                raise ValueError(f"resample: of: there are no examples in shape {list(source.shape)}")
             drawn = torch.randint(source.size(self.axis), (number,), generator=generator)
         elif number < 2:  # noqa: PLR2004 - two can be exchanged
             raise ValueError("resample: there is one example only: give others with of=")
@@ -142,10 +149,12 @@ class steer:  # noqa: N801
     def __post_init__(self) -> None:
         """Check the parameters."""
         _check_tensor("steer: vector", self.vector, optional=False)
+        if not isinstance(self.scale, Number | torch.Tensor):
+            raise TypeError(f"steer: scale: expected a number, got {self.scale!r:.80}")
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the sum."""
-        return tensor + self.scale * _expanded("steer: a vector", self.vector.to(tensor), tensor)
+        return tensor + self.scale * _expanded("steer: a vector", _like("steer: vector", self.vector, tensor), tensor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,9 +186,10 @@ class project_off:  # noqa: N801
         if not -tensor.dim() <= self.axis < tensor.dim() or tensor.size(self.axis) != len(self.direction):
             shape = list(tensor.shape)
             raise ValueError(f"project_off: dimension {self.axis} of shape {shape} is not {len(self.direction)} long")
-        unit = _unit(self.direction).to(tensor)
+        _check_has_means("project_off", tensor)
+        unit = _like("project_off: direction", _unit(self.direction), tensor)
         moved = tensor.movedim(self.axis, -1)
-        return (moved - (moved @ unit).unsqueeze(-1) * unit).movedim(-1, self.axis)
+        return (moved - (moved @ unit.conj()).unsqueeze(-1) * unit).movedim(-1, self.axis)
 
 
 def _unit(direction: torch.Tensor) -> torch.Tensor:
@@ -229,6 +239,18 @@ def _is_integer(given: object) -> bool:
 def _check_tensor(name: str, given: object, *, optional: bool = True) -> None:
     if not isinstance(given, torch.Tensor) and not (optional and given is None):
         raise TypeError(f"{name}: expected a tensor, got {type(given).__name__}")
+
+
+def _like(name: str, given: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor in the dtype and on the device of another."""
+    if given.is_complex() and not tensor.is_complex():
+        raise TypeError(f"{name}: complex numbers do not fit an activation of {tensor.dtype}: give real ones")
+    return given.to(tensor)
+
+
+def _check_has_means(name: str, tensor: torch.Tensor) -> None:
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        raise TypeError(f"{name}: expected an activation of floating-point numbers, got one of {tensor.dtype}")
 
 
 def _expanded(name: str, given: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
@@ -366,14 +388,20 @@ def attribution_patch(
     warn_of_replay(history.recording, whole.descendants(swaps)[0], stacklevel=3)
     found = whole.run_with(swaps, check_decisions)
     paths = [path for path, _ in history.recording.outputs]
-    value: Any = metric(output_with(history.recording, dict(zip(paths, found.values(), strict=True))))
+    with noted("the metric of attribution_patch raised this"):
+        value: Any = metric(output_with(history.recording, dict(zip(paths, found.values(), strict=True))))
     if not isinstance(value, torch.Tensor) or value.numel() != 1:
         raise TypeError("attribution_patch: metric: expected a tensor with one number")
     if not value.requires_grad:
         raise NotReplayableError(f"attribution_patch: {_why_no_gradients(history)}")
-    gradients = torch.autograd.grad(value.sum(), list(zeros.values()), materialize_grads=True)
+    gradients: list[torch.Tensor | None] = [*torch.autograd.grad(value.sum(), [*zeros.values()], allow_unused=True)]
+    if all(gradient is None for gradient in gradients):
+        raise NotReplayableError("attribution_patch: the metric depends on none of the keys: is it one of the output?")
     mine, theirs = activations(history, places.values()), activations(other, places.values())
-    return {label: gradient * (theirs[label] - mine[label]) for label, gradient in zip(zeros, gradients, strict=True)}
+    return {
+        label: torch.zeros_like(zeros[label]) if gradient is None else gradient * (theirs[label] - mine[label])
+        for label, gradient in zip(zeros, gradients, strict=True)
+    }
 
 
 def _why_no_gradients(history: ModelHistory) -> str:

@@ -78,7 +78,10 @@ _OURS = str(Path(__file__).parents[1])
 
 
 def of_model(frames: Frames) -> Frames:
-    """Return code positions without those of our own functions, which stand before the model's."""
-    while frames and isinstance(frames[0], CodeType) and frames[0].co_filename.startswith(_OURS):
-        frames = frames[2:]
-    return frames
+    """Return code positions without those of our own functions, which differ between recording and editing."""
+    pairs = zip(frames[::2], frames[1::2], strict=True)
+    return tuple(each for pair in pairs if not _is_ours(pair[0]) for each in pair)
+
+
+def _is_ours(code: object) -> bool:
+    return isinstance(code, CodeType) and code.co_filename.startswith(_OURS)

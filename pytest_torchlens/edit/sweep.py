@@ -33,6 +33,7 @@ from pytest_torchlens.records.options import optional
 from pytest_torchlens.replay import DecisionChangedError
 from pytest_torchlens.replay import NotReplayableError
 from pytest_torchlens.replay import Subgraph
+from pytest_torchlens.replay.swaps import noted
 
 Metric = Callable[[Any], Any]
 """A function of what the model returns, which gives a number, or a tensor of one number for each example."""
@@ -214,7 +215,8 @@ def _naming(name: Any) -> Iterator[None]:
         yield
     except Exception as error:
         if type(error) not in (LookupKeyError, ValueError, TypeError, RuntimeError):  # others need other arguments
-            raise
+            with noted(f"sweep: edit {name!r:.80}"):
+                raise
         raise type(error)(f"sweep: edit {name!r:.80}: {str(error).removeprefix('sweep: ')}") from error
 
 
@@ -343,7 +345,8 @@ _SINGLE = "no other edit changes the same values, or batch=1"
 
 def examples_of(name: str, metric: Metric, output: Any, keep_graph: bool) -> torch.Tensor:
     """Return what a metric gives: a number for each example, or one for all."""
-    with torch.set_grad_enabled(keep_graph and torch.is_grad_enabled()):
+    follow = torch.set_grad_enabled(keep_graph and torch.is_grad_enabled())
+    with follow, noted(f"the metric {name!r:.80} of a sweep raised this"):
         value = metric(output)
     if isinstance(value, torch.Tensor) and value.dim() <= 1 and value.numel() and not value.is_complex():
         return (value if keep_graph else value.detach()).reshape(-1).double().cpu()

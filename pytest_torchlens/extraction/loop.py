@@ -140,6 +140,8 @@ def extract(  # noqa: PLR0913 - options by name
     check_model(model)
     options = {"labels": labels, "random_seed": random_seed, "eval_mode": eval_mode, "shard_bytes": shard_bytes}
     check_options(_OPTIONS, options)
+    if isinstance(loader, torch.Tensor):
+        raise TypeError("loader: expected batches, got a tensor: give [tensor], or tensor.split(32) for several")
     if not isinstance(loader, Iterable):
         raise TypeError(f"loader: expected an iterable of batches, such as a DataLoader, got {loader!r:.60}")
     if inputs is not None and not callable(inputs):

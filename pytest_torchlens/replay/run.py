@@ -269,7 +269,9 @@ class Run:
         """Raise because a tensor does not hold the value that is recorded for it, with the writes that show in it."""
         if self._feeds:
             raise OtherMemoryError
-        swapped = "; swap the operation that writes instead of a view that it writes through" if self._swaps else ""
+        swapped = (
+            "; change the operation that writes instead of a view of it, or edit with live=True" if self._swaps else ""
+        )
         raise NotReplayableError(f"{label} reads memory that is not written here as it was when recorded{swapped}")
 
     def _protect(self, call: Call) -> None:

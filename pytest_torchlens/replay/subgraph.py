@@ -67,6 +67,9 @@ class Subgraph:
         end: Keys | Mapping[str, Read] | None = None,
         operations: Iterable[Key] | None = None,
     ) -> None:
+        if not hasattr(history, "recording"):
+            kind = type(history).__name__
+            raise TypeError(f"expected a history, got {kind}: log_forward_pass(model, x) records one")
         self.history = history
         self.recording = history.recording
         self._nodes = {node.label: node for node in history.nodes}

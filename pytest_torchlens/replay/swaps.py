@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import cmath
+import contextlib
 from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 from typing import NamedTuple
 
@@ -103,13 +105,12 @@ class Replacement:
 
     def _made(self, old: torch.Tensor) -> torch.Tensor:
         """Return what the function makes of the value."""
-        try:
-            with torch._C._EnableTorchFunction(), torch.set_grad_enabled(torch.is_grad_enabled()):  # it may change it
-                new: torch.Tensor = self._new(old)
-        except Exception as error:
-            if hasattr(error, "add_note"):  # since Python 3.11
-                error.add_note(f"{self._what}: its function raised this, called with {self._kind}")
-            raise
+        with (
+            noted(f"{self._what}: its function raised this, called with {self._kind}"),
+            torch._C._EnableTorchFunction(),
+            torch.set_grad_enabled(torch.is_grad_enabled()),  # it may change it
+        ):
+            new: torch.Tensor = self._new(old)
         self._check_tensor(new)
         return new
 
@@ -118,6 +119,17 @@ class Replacement:
         kind = self._kind
         like = torch.empty_strided(kind.shape, kind.stride or (), dtype=kind.dtype, device="meta")
         return torch.full_like(like, number, device=kind.device)
+
+
+@contextlib.contextmanager
+def noted(text: str) -> Iterator[None]:
+    """Add a note to an error of the user's code, from Python 3.11 on."""
+    try:
+        yield
+    except Exception as error:
+        if hasattr(error, "add_note"):
+            error.add_note(text)
+        raise
 
 
 Swaps = dict[int, Replacement]
@@ -130,7 +142,7 @@ def _why_not(number: Any, dtype: torch.dtype) -> str:
     """Return why a number cannot be an element of a tensor of this dtype; ``""`` if it can."""
     if not torch.can_cast(_DTYPES[type(number)], dtype):
         return "give True or False" if dtype is torch.bool else f"give {_KINDS[dtype.is_floating_point]}"
-    if dtype is torch.bool or not cmath.isfinite(number):
+    if dtype is torch.bool or not (isinstance(number, int) or cmath.isfinite(number)):
         return ""
     limits = torch.finfo(dtype) if dtype.is_floating_point or dtype.is_complex else torch.iinfo(dtype)
     fits = all(limits.min <= part <= limits.max for part in (number.real, number.imag))

@@ -48,7 +48,18 @@ def test_a_source_is_edited_live_as_in_a_replay(model, argument, key):
     history = tl.log_forward_pass(model, (argument,))
     replayed, live = (history.edit({key: 3.0}, live=way) for way in (False, True))
     assert torch.equal(output(replayed), output(live))
+    assert torch.equal(replayed[key].tensor_contents, live[key].tensor_contents)
     assert not torch.equal(output(history), output(live))
+
+
+def test_operations_inside_functions_of_pytorch_are_edited_live():
+    attention = nn.MultiheadAttention(4, 2, batch_first=True).eval()
+    history = tl.log_forward_pass(attention, (X[None], X[None], X[None]))
+    labels = [op.label for op in history if op.func_applied is not None and op.tensor_dtype.endswith("float32")]
+    assert any(label.startswith("softmax") for label in labels)
+    for label in labels:
+        replayed, live = (history.edit({label: 0.5}, live=way) for way in (False, True))
+        assert torch.equal(output(replayed), output(live)), label
 
 
 @pytest.mark.parametrize("live", [False, True])

@@ -284,7 +284,7 @@ def test_a_write_through_a_view_reaches_what_shares_its_memory():
 
 def test_a_view_that_is_written_through_cannot_be_swapped_alone():
     history = history_of(writes_through_a_view)
-    with pytest.raises(NotReplayableError, match=r"cos_1_4 reads memory .*; swap the operation that"):
+    with pytest.raises(NotReplayableError, match=r"cos_1_4 reads memory .*; change the operation that"):
         history.subgraph().run({"getitem_1": 1.0})
 
 

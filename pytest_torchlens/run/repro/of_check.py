@@ -160,7 +160,7 @@ def _checked(case: ModelCase, name_of_model: str, name: str) -> tuple[CheckResul
     checked = check_model(model, inputs, planned, settings.seed, fresh.build, evidence.append, uncalled)
     runs_at_all, result = checked
     if runs_at_all.status is not CheckStatus.PASSED:
-        reason = runs_at_all.words.removeprefix("failed: the model raised ").partition("\n")[0]
+        reason = runs_at_all.words.removeprefix("failed: ").partition("\n")[0]
         raise ReproError(f"{name_of_model} does not run in this environment: {reason}")
     operation = result.failure.operation if result.failure else ""
     return result, next((one for one in reversed(evidence) if one.is_of(operation)), None)
