@@ -1,14 +1,18 @@
-"""What tests share: a machine that is nobody's CI, and a zoo of models of a few numbers each for pytest in pytest."""
+"""What tests share: a machine that is nobody's CI, one seed, and a zoo of models of a few numbers each."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+# the seed that PyTorch begins with differs from process to process: inputs that are drawn on import would, too
+torch.manual_seed(0)
 
 MODELS = '''
 import os
@@ -75,6 +79,11 @@ def _no_ci() -> Iterator[None]:
         for name in ("CI", "BUILD_NUMBER", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
             patch.delenv(name, raising=False)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _one_seed() -> None:
+    torch.manual_seed(0)
 
 
 @pytest.fixture

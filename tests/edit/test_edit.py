@@ -292,6 +292,7 @@ def test_a_changed_decision_raises_goes_on_or_is_made_anew():
 
 def test_passes_that_only_the_edited_run_makes_are_edited_too():
     step = nn.Linear(4, 4)
+    nn.init.constant_(step.weight, 0.1)
 
     def until_small(x):
         count = 0
