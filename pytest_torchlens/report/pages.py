@@ -25,6 +25,7 @@ from pytest_torchlens.records import ActivationStatistics
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import Measurements
 from pytest_torchlens.records import ModelReport
+from pytest_torchlens.records import Severity
 from pytest_torchlens.records import byte_size
 from pytest_torchlens.records import checks_text
 from pytest_torchlens.records import count_text
@@ -77,6 +78,8 @@ class Pages:
             "counted": count_text,
             "checks_text": checks_text,
             "status": summary.status,
+            "chip_words": summary.chip_words,
+            "severity_words": [severity.value for severity in Severity],
             "num_severe": summary.num_severe,
             "failed_at": summary.failed_at,
             "baseline_kind": summary.baseline_kind,
@@ -95,6 +98,7 @@ class Pages:
             run=self.run,
             models=models,
             counts=counts,
+            chips=summary.chips(self.run.models),
             has_training=has_training,
             totals=_totals(self.run.models),
             measured=any(report.measurements for report in self.run.models),

@@ -135,6 +135,19 @@ def counts(models: Iterable[ModelReport]) -> dict[str, int]:
 _FIRST_WORDS = ("failed", "unproven")
 
 
+def chip_words(report: ModelReport) -> list[str]:
+    """Return the words by which the index narrows its table to a model: its status, and its findings' severities."""
+    found = {finding.severity for finding in report.findings}
+    return [status(report), *(severity.value for severity in Severity if severity in found)]
+
+
+def chips(models: Iterable[ModelReport]) -> dict[str, int]:
+    """Return the number of models of each word of `chip_words`: statuses as in `counts`, then severities."""
+    words = Counter(word for report in models for word in chip_words(report))
+    first = [*_FIRST_WORDS, *sorted(words.keys() - {one.value for one in Severity} - {*_FIRST_WORDS})]
+    return {word: words[word] for word in [*first, *(one.value for one in Severity)] if words[word]}
+
+
 def status_text(report: ModelReport) -> str:
     """Return the status of a model with its number of severe findings: ``"passed, 1 high finding"``."""
     count = num_severe(report)

@@ -226,6 +226,31 @@ def test_the_index_is_filtered_and_sorted_and_leads_to_the_pages(visit):
     page.wait_for_selector("#models tbody tr:first-child th:has-text('long')")  # rows move a moment later
 
 
+def test_the_index_shows_only_models_of_the_words_that_are_pressed(visit):
+    page = visit()
+    every = page.locator("#models tbody tr:visible").count()
+    page.focus(".chips button[value=failed]")
+    page.keyboard.press("Enter")
+    failed = page.locator("#models tbody tr:visible")
+    assert 0 < failed.count() < every
+    assert all("failed" in text for text in failed.all_inner_texts())
+    assert page.locator("[data-counts=models]").inner_text() == f"{failed.count()} of {every} models"
+    count = failed.count()
+    page.click(".chips button[value=passed]")
+    assert page.locator("#models tbody tr:visible").count() > count
+    for word in ("failed", "passed"):
+        page.click(f".chips button[value={word}]")
+    assert page.locator("#models tbody tr:visible").count() == every
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_name_and_verdict_of_the_index_are_seen_without_scrolling(visit, width):
+    page = visit()
+    page.set_viewport_size({"width": width, "height": 900})
+    frame, verdict = (page.locator(one).first.bounding_box() for one in (".scroll", "#models tbody td"))
+    assert verdict["x"] + verdict["width"] <= frame["x"] + frame["width"] + 1
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_stands_out_from_its_ground(visit, scheme):
     page = visit(passed(), color_scheme=scheme)

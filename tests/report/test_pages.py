@@ -210,6 +210,15 @@ def test_the_index_has_totals_and_costs_where_they_were_measured():
     assert "4.0M 28.6 MB 4.8 MB" in page.words
 
 
+def test_the_index_counts_models_by_the_words_that_narrow_it():
+    page = Pages(run(refuted(), passed(), audited())).index()
+    words = re.findall(r'<button type="button" class="badge (\S+)".*?</span> (\d+) ', page)
+    assert words[0] == ("failed", "1")
+    assert {word for word, _ in words} >= {"failed", "passed"}
+    assert 'data-is="failed' in page.split("<tbody>")[1].split("</tr>")[0]
+    assert "<button" not in Pages(run(passed())).index().split("<table")[0]
+
+
 def test_an_index_of_no_models():
     assert "No model ran." in Page(Pages(run()).index()).words
 

@@ -2,15 +2,18 @@
 
 const MANY = 300;
 
-// Tables are sorted by the library; what is typed in the field above filters them.
+// Tables are sorted by the library; what is typed in the field above filters them, as do the words that are pressed.
 const rowsOf = (table) => [...table.tBodies[0].rows];
+const chipsOf = (table) => [...document.querySelectorAll(`[data-narrows="${table.id}"] button`)];
 
 function filterBy(table, field, counter) {
   const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
+  const pressed = chipsOf(table).filter((chip) => chip.ariaPressed === "true").map((chip) => chip.value);
   let shown = 0;
   for (const row of rowsOf(table)) {
     const text = row.textContent.toLowerCase();
-    row.hidden = !words.every((word) => text.includes(word));
+    const wanted = !pressed.length || row.dataset.is.split(" ").some((word) => pressed.includes(word));
+    row.hidden = !wanted || !words.every((word) => text.includes(word));
     shown += row.hidden ? 0 : 1;
   }
   counter.value = `${shown} of ${rowsOf(table).length} ${counter.dataset.noun}`;
@@ -20,6 +23,12 @@ for (const field of document.querySelectorAll("[data-filters]")) {
   const table = document.getElementById(field.dataset.filters);
   const counter = document.querySelector(`[data-counts="${table.id}"]`);
   field.addEventListener("input", () => filterBy(table, field, counter));
+  for (const chip of chipsOf(table)) {
+    chip.addEventListener("click", () => {
+      chip.ariaPressed = String(chip.ariaPressed !== "true");
+      filterBy(table, field, counter);
+    });
+  }
   filterBy(table, field, counter);
 }
 
