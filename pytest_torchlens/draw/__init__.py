@@ -16,6 +16,7 @@ from pytest_torchlens.draw.shown import Drawing
 from pytest_torchlens.draw.shown import picture_of
 from pytest_torchlens.draw.shown import show
 from pytest_torchlens.draw.shown import show_difference
+from pytest_torchlens.draw.terminal import graph_text
 from pytest_torchlens.draw.text import module_id
 from pytest_torchlens.draw.text import node_id
 from pytest_torchlens.draw.theme import THEMES
@@ -35,6 +36,7 @@ __all__ = [
     "dot_source",
     "draw",
     "draw_difference",
+    "graph_text",
     "module_id",
     "node_id",
     "picture_of",

@@ -268,6 +268,24 @@ class HistoryView(abc.ABC):
             return tables.rolled_to_networkx(self.operations, self.rolled_edges)
         return tables.to_networkx(self.operations)
 
+    def to_text(self, *, rolled: bool = False) -> str:
+        """Return the graph as text for a terminal: a line for each operation, inside the modules that it runs in.
+
+        A line has the label, the shape, and after ``<-`` what the operation reads, where that is not the line above.
+
+        Parameters
+        ----------
+        rolled
+            Whether all passes of a layer share one line.  Default: False.
+
+        Examples
+        --------
+        >>> print(history.to_text())  # doctest: +SKIP
+        """
+        from pytest_torchlens import draw
+
+        return draw.graph_text(self, rolled)
+
     @overload
     def draw(self, path: None = None, **options: Any) -> Drawing: ...
     @overload
