@@ -14,7 +14,9 @@ import torch
 
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Source
+from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.calls import Frames
+from pytest_torchlens.capture.calls import values_read
 from pytest_torchlens.capture.functions import Function
 from pytest_torchlens.capture.functions import FunctionInfo
 from pytest_torchlens.capture.functions import info_of
@@ -185,13 +187,15 @@ def run_again(
     for each in edits:
         each.check_applied()
     if request is not None:
-        _warn_if_changed(history, request, new, edits[-1].recorded)
+        _warn_if_changed(history, request, new, edits[-1].recorded, state)
     if one.tracer.in_checkpoint:
         warn_of_checkpoint(new, one.tracer.in_checkpoint, stacklevel=5)
     return new
 
 
-def _warn_if_changed(history: ModelHistory, request: Request, recording: Recording, sites: list[Site]) -> None:
+def _warn_if_changed(
+    history: ModelHistory, request: Request, recording: Recording, sites: list[Site], state: ModuleState
+) -> None:
     """Warn if something that is not behind an edit differs: the model changed, or keeps something between its calls."""
     first = history.original or history
     changed = next((source for source in first.recording.sources if not is_unchanged(source)), None)
@@ -204,18 +208,43 @@ def _warn_if_changed(history: ModelHistory, request: Request, recording: Recordi
         return
     behind, _ = request.whole.descendants(request.swaps, changed=request.edges)
     behind |= {place.value.call for place, _ in request.changes}
+    edited = {
+        (source.kind, source.name) for each in [*history.requests, request] for source in each.of_sources().values()
+    }
     now = dict(zip(sites_of(recording), recording.calls, strict=True))
     for number, (site, call) in enumerate(zip(sites, history.recording.calls, strict=True)):
         other = now.get(site)
-        if number in behind or number in history.recording.uninitialised or other is None:
+        if other is None or number in history.recording.uninitialised:
             continue
-        if [value.digest for value in call.outputs] != [value.digest for value in other.outputs]:
-            warnings.warn(
-                f"edit: {history.label(number)} gave other values than in the recorded pass, though no edit is before "
-                f"it: {history.model_name}, or what it reads, has changed since; live=False edits the recorded pass",
-                stacklevel=5,
-            )
-            return
+        if name := _kept(history.recording, call, recording, other, edited, state):
+            what = f"reads {name!r}, which holds something else than in the recorded pass"
+        elif number not in behind and [value.digest for value in call.outputs] != [one.digest for one in other.outputs]:
+            what = "gave other values than in the recorded pass, though no edit is before it"
+        else:
+            continue
+        warnings.warn(
+            f"edit: {history.label(number)} {what}: {history.model_name}, or what it reads, has changed since; "
+            "live=False edits the recorded pass",
+            stacklevel=5,
+        )
+        return
+
+
+def _kept(
+    before: Recording, call: Call, after: Recording, other: Call, edited: set[tuple[str, str]], state: ModuleState
+) -> str:
+    """Return the attribute whose tensor a call reads with other values than in the recorded pass; ``""`` if none is."""
+    then = dict(values_read(call))
+    for path, value in values_read(other):
+        was = then.get(path)
+        if was is None or was.call >= 0 or value.call >= 0 or value.digest in ("", was.digest) or was.digest == "":
+            continue
+        source, former = after.sources[value.position], before.sources[was.position]
+        if not edited.isdisjoint({(source.kind, source.name), (former.kind, former.name)}):
+            continue
+        if name := state.name_of(source.live):
+            return name
+    return ""
 
 
 def _keep_apart(one: OnePass, state: ModuleState) -> None:

@@ -17,6 +17,8 @@ from pytest_torchlens.capture.looks import named_modules
 from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.memory import overwrite
 
+_HOMES = ("_buffers", "_parameters", "_modules")
+
 
 class ModuleState:
     """Attributes, parameters, buffers and submodules of all modules, and the contents of buffers and inputs.
@@ -35,9 +37,9 @@ class ModuleState:
 
     def __init__(self, model: torch.nn.Module, inputs: Any = (), others: Iterable[torch.Tensor] = ()) -> None:
         self._homes = [
-            (home, dict(home))
-            for _, module in named_modules(model)
-            for home in (vars(module), module._buffers, module._parameters, module._modules)
+            (address, home, dict(home))
+            for address, module in named_modules(model)
+            for home in (vars(module), *(vars(module)[name] for name in _HOMES))
         ]
         held = [*(buffer for _, buffer in named_buffers(model)), *tensors(inputs), *others]
         self._contents = {id(tensor): (tensor, duplicate(tensor)) for tensor in held if not is_lazy(tensor)}
@@ -50,9 +52,17 @@ class ModuleState:
         """Return the tensors that hold something else than before, and what they held."""
         return [(now, then) for now, then in self._contents.values() if fingerprint(now) != fingerprint(then)]
 
+    def name_of(self, tensor: torch.Tensor) -> str:
+        """Return the address of the attribute or buffer that held a tensor; ``""`` if none did."""
+        for address, _, members in self._homes:
+            for name, member in members.items():
+                if name not in _HOMES and any(each is tensor for each in tensors(member)):
+                    return f"{address}.{name}".lstrip(".")
+        return ""
+
     def restore(self) -> None:
         """Put all of it back."""
-        for home, members in self._homes:
+        for _, home, members in self._homes:
             if home.keys() != members.keys() or any(home[name] is not each for name, each in members.items()):
                 home.clear()
                 home.update(members)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import replace
 from typing import Any
@@ -13,6 +15,7 @@ from pytest_torchlens.capture.values import base_of
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.edit.indices import index_for
 from pytest_torchlens.edit.indices import text_of
+from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.lookup import LookupKeyError
 from pytest_torchlens.replay import NotReplayableError
 from pytest_torchlens.replay import Subgraph
@@ -168,3 +171,19 @@ def _with_index(place: Place, index: Any) -> Place:
     if index is None:
         return place
     return replace(place, index=index_for(place.label, tuple(place.value.shape), index))
+
+
+def places_in(history: ModelHistory, keys: Iterable[Any], at: Any = None) -> list[Place]:
+    """Return the places that keys name in a history; raise if they are not in a list."""
+    if isinstance(keys, str | Mapping) or not isinstance(keys, Iterable):
+        raise TypeError(f"expected keys of the history in a list, got {keys!r:.80}")
+    whole = Subgraph(history)
+    return [place for key in keys for place in places_of(whole, key, at)]
+
+
+def whole_places(name: str, places: list[Place]) -> list[Place]:
+    """Return places; raise if one is a part, or what a single operation reads."""
+    for place in places:
+        if place.index is not None or place.consumer is not None:
+            raise ValueError(f"{name}: expected keys of whole activations, got {place.text}: name {place.label!r}")
+    return places

@@ -138,3 +138,41 @@ def test_further_passes_are_edited_where_one_key_names_all_of_them(edits, values
     assert history["relu_1"].layer_passes_total == 2
     edited = history.edit(edits, live=True)
     assert [one.tensor_contents[0, 0].item() for one in edited["relu_1"]] == values
+
+
+class Keeps(nn.Module):
+    """Keeps a running sum between its calls, as an attribute, a buffer or in a list, and reads it behind an edit."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.linear, self.how = nn.Linear(4, 4), how
+        if how == "buffer":
+            self.register_buffer("state", torch.zeros(4))
+        else:
+            self.state = [torch.zeros(4)] if how == "list" else torch.zeros(4)
+
+    def forward(self, x):
+        y = self.linear(x)
+        kept = self.state[-1] if self.how == "list" else self.state
+        if self.how == "write":
+            self.state += x.mean(0)
+        elif self.how == "list":
+            self.state.append(kept + x.mean(0))
+        else:
+            self.state = kept + x.mean(0)
+        return torch.relu(y + kept)
+
+
+@pytest.mark.parametrize("how", ["attribute", "buffer", "list"])
+def test_a_live_pass_warns_of_a_tensor_that_the_model_has_replaced(how):
+    model = Keeps(how)
+    history = tl.log_forward_pass(model, X)
+    with pytest.warns(UserWarning, match="reads 'state', which holds something else than in the recorded pass"):
+        history.edit({"linear_1": lambda t: t * 2}, live=True)
+
+
+def test_a_live_pass_begins_with_the_contents_that_the_recorded_one_began_with():
+    model = Keeps("write")
+    history = tl.log_forward_pass(model, X)
+    live, replayed = (history.edit({"linear_1": lambda t: t * 2}, live=live) for live in (True, False))
+    assert torch.equal(output(live), output(replayed))

@@ -149,16 +149,21 @@ def test_path_patch_freezes_parts_and_edges():
     mixed[:, 0] = mine[:, 0]
     (part,) = edit.path_patch(history, other, "0", "2", frozen=[Part("relu_1")[:, 0]]).values()
     assert torch.equal(part, model[2](mixed))
-    (edge,) = edit.path_patch(history, other, "0", "2", frozen=[("relu_1", "conv2d_2")]).values()
+    with pytest.warns(
+        UserWarning, match="nothing of conv2d_1_1 arrives at conv2d_2_3 while .* stays as it was"
+    ) as caught:
+        (edge,) = edit.path_patch(history, other, "0", "2", frozen=[("relu_1", "conv2d_2")]).values()
+    assert [warning.filename for warning in caught] == [__file__]
     assert torch.equal(edge, model[2](mine))
     stream, theirs = history_of("transformer"), history_of("transformer", OTHERS)
     readers = [call.label for call in stream.operations if "embedding_1_1" in call.parent_layers]
     assert len(readers) > 1
     frozen = [("embed", reader) for reader in readers]
-    values = [
-        edit.path_patch(stream, theirs, "input_1", "blocks.0", frozen=some)
-        for some in ([], frozen[:1], frozen[1:], [*frozen, frozen[0]])
-    ]
+    with pytest.warns(UserWarning, match="the edits change nothing"):
+        values = [
+            edit.path_patch(stream, theirs, "input_1", "blocks.0", frozen=some)
+            for some in ([], frozen[:1], frozen[1:], [*frozen, frozen[0]])
+        ]
     tensors = [next(iter(each.values())) for each in values]
     assert torch.equal(tensors[-1], stream["blocks.0"].tensor_contents)
     assert not any(torch.equal(tensors[0], each) for each in tensors[1:])
