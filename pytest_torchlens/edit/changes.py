@@ -77,7 +77,10 @@ def _given(place: Place, change: Any) -> Any:
         return change
     saved = change.tensor_contents
     if saved is None:
-        raise ValueError(f"edit of {place.label}: the activation {change.label} was not saved in its history")
+        raise ValueError(
+            f"edit of {place.label}: the activation {change.label} was not saved in its history: "
+            "record that pass with layers_to_save='all'"
+        )
     if change.fingerprint and fingerprint(saved) != change.fingerprint:
         raise ValueError(
             f"edit of {place.label}: what is saved of {change.label} is not the activation: save options transformed "

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from pytest_torchlens.edit.sites import sites_of
+from pytest_torchlens.edit.unwritten import on_unwritten_memory
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.layers_and_operations import LoggedOperation
 
@@ -22,9 +23,11 @@ def changed_by(edited: ModelHistory, original: ModelHistory) -> dict[str, float]
     before = {op.label: op for op in original.operations}
     partners = counterparts(original, edited)
     behind = _behind(edited)
+    unwritten = on_unwritten_memory(edited.recording)
     found = {}
     for op in edited.operations:
-        first = None if op.call_id in edited.recording.uninitialised else before.get(partners.get(op.label, ""))
+        untold = edited.recording.uninitialised if op.label in behind else unwritten
+        first = None if op.call_id in untold else before.get(partners.get(op.label, ""))
         change = None if first is None else _change(first, op)
         if change is not None and (change or op.label in behind):
             found[op.label] = change

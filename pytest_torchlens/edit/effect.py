@@ -129,7 +129,9 @@ class _Effect:
 
     def text(self, size: float) -> str:
         """Return a size with its unit."""
-        return f"{size:.4g}" if self.metric else percent(size) if math.isfinite(size) else "more than any percentage"
+        if self.metric:
+            return f"{size:.4g}"
+        return percent(size) if math.isfinite(size) else "from 0, or from nothing: no percentage can tell it"
 
 
 def _effect(edited: ModelHistory, metric: Metric | None) -> _Effect:

@@ -41,6 +41,7 @@ from pytest_torchlens.edit.sites import Site
 from pytest_torchlens.edit.sites import Sites
 from pytest_torchlens.edit.sites import of_model
 from pytest_torchlens.edit.sites import sites_of
+from pytest_torchlens.edit.unwritten import on_unwritten_memory
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.replay import NotReplayableError
 from pytest_torchlens.replay.run import is_unchanged
@@ -212,9 +213,10 @@ def _warn_if_changed(
         (source.kind, source.name) for each in [*history.requests, request] for source in each.of_sources().values()
     }
     now = dict(zip(sites_of(recording), recording.calls, strict=True))
+    unwritten = on_unwritten_memory(history.recording)
     for number, (site, call) in enumerate(zip(sites, history.recording.calls, strict=True)):
         other = now.get(site)
-        if other is None or number in history.recording.uninitialised:
+        if other is None or number in unwritten:
             continue
         if name := _kept(history.recording, call, recording, other, edited, state):
             what = f"reads {name!r}, which holds something else than in the recorded pass"

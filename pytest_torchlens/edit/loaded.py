@@ -12,6 +12,7 @@ import torch
 
 from pytest_torchlens.edit.module_state import ModuleState
 from pytest_torchlens.edit.places import Part
+from pytest_torchlens.edit.unwritten import on_unwritten_memory
 from pytest_torchlens.history import LookupKeyError
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.history_options import TraceOptions
@@ -86,7 +87,7 @@ class _Names:
     def __init__(self, loaded: LoadedHistory, again: ModelHistory) -> None:
         self._loaded = loaded
         self._again: dict[Any, LoggedOperation] = dict(_places(again))
-        self._uninitialised = again.recording.uninitialised
+        self._unwritten = on_unwritten_memory(again.recording)
         self._place_of = {op.label: place for place, op in _places(loaded)}
 
     def first_difference(self) -> str:
@@ -95,7 +96,7 @@ class _Names:
             now = self._again.get(self._place_of[op.label])
             if now is None:
                 return f"{op.label}, which did not run"
-            if now.call_id in self._uninitialised or not (op.fingerprint and now.fingerprint):
+            if now.call_id in self._unwritten or not (op.fingerprint and now.fingerprint):
                 continue
             if op.fingerprint != now.fingerprint:
                 return f"{op.label}, which has other values"

@@ -176,3 +176,36 @@ def test_a_live_pass_begins_with_the_contents_that_the_recorded_one_began_with()
     history = tl.log_forward_pass(model, X)
     live, replayed = (history.edit({"linear_1": lambda t: t * 2}, live=live) for live in (True, False))
     assert torch.equal(output(live), output(replayed))
+
+
+class FillsMemory(nn.Module):
+    """Fills memory of torch.empty in pieces: through views, by index, or as PyTorch's AdaptiveLogSoftmaxWithLoss."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.linear, self.how = nn.Linear(4, 4), how
+        self.softmax = nn.AdaptiveLogSoftmaxWithLoss(4, 9, [3])
+
+    def forward(self, x):
+        y = self.linear(x)
+        if self.how == "module":
+            return self.softmax(y, torch.tensor([1, 7])).output
+        memory = y.new_empty(2, 4)
+        if self.how == "views":
+            memory[:1].copy_(y[:1])
+            memory.view(-1)[4:].copy_(y[1])
+        else:
+            memory[0] = y[0]
+            memory.index_copy_(0, torch.tensor([1]), y[1:])
+        return memory * 2
+
+
+@pytest.mark.parametrize("how", ["views", "index", "module"])
+def test_memory_that_is_filled_in_pieces_is_no_change_of_the_model(how, recwarn):
+    model = FillsMemory(how)
+    history = tl.log_forward_pass(model, X)
+    for number in range(5):
+        for size in (2, 8):  # what was freed is found again in new memory
+            del [torch.full((size,), float(number)) for _ in range(200)][:]
+        history.edit({"linear_1": lambda t: t}, live=True)
+    assert [str(warning.message) for warning in recwarn if "edit" in str(warning.message)] == []
