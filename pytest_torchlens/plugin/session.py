@@ -340,28 +340,41 @@ class LensSession:
         return False
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print the table of models, errors, and the report's path."""
+        """Print the table of models, errors, and the report's path; with ``-q`` the failed models, or one line."""
         if self._report is None or not (self._report.models or self.options.report or self._errors):
             return
+        from pytest_torchlens.report import is_bad
+        from pytest_torchlens.report import one_line
         from pytest_torchlens.report import terminal_table
         from pytest_torchlens.report import verbose_text
 
+        is_quiet = terminalreporter.verbosity < 0
+        if is_quiet and not self._errors and (line := one_line(self._report.models)) is not None:
+            if line:
+                terminalreporter.write_line(f"lens: {line}")
+            self._print_github_lines(terminalreporter, self._report)
+            return
         terminalreporter.section("lens")
         ascii_only = "utf" not in (sys.stdout.encoding or "").lower()
         width = self.config.get_terminal_writer().fullwidth
         if self._report.models:
-            terminalreporter.write_line(terminal_table(self._report.models, width, ascii_only))
+            top = 0 if is_quiet else None
+            terminalreporter.write_line(terminal_table(self._report.models, width, ascii_only, top=top))
         for report in self._model_reports() if terminalreporter.verbosity > 0 else ():
             terminalreporter.write_line(verbose_text(report, terminalreporter.verbosity, ascii=ascii_only))
         for error in self._errors:
             terminalreporter.write_line(f"ERROR: {error}", red=True)
         if self.options.report and not self._report_failed:
             terminalreporter.write_line(f"report: {(self.options.report / 'index.html').absolute().as_uri()}")
-        self._print_baselines(terminalreporter, self._report.models)
+        told = filter(is_bad, self._report.models) if is_quiet else self._report.models
+        self._print_baselines(terminalreporter, tuple(told))
         if self.options.graphs:
             self._print_drawings(terminalreporter, self.options.graphs.folder, self._report.models)
-        for line in github_lines(self._report, self.config.rootpath):
-            terminalreporter.write_line(line)
+        self._print_github_lines(terminalreporter, self._report)
+
+    def _print_github_lines(self, reporter: pytest.TerminalReporter, report: RunReport) -> None:
+        for line in github_lines(report, self.config.rootpath):
+            reporter.write_line(line)
 
     def _print_baselines(self, reporter: pytest.TerminalReporter, models: tuple[ModelReport, ...]) -> None:
         from pytest_torchlens.baseline.wording import summary

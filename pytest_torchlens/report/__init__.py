@@ -13,6 +13,8 @@ from pytest_torchlens.report.paths import page_path
 from pytest_torchlens.report.results_table import ResultTable
 from pytest_torchlens.report.results_table import TableError
 from pytest_torchlens.report.schema import SCHEMA_FILE
+from pytest_torchlens.report.summary import is_bad
+from pytest_torchlens.report.terminal import one_line
 from pytest_torchlens.report.terminal import terminal_table
 from pytest_torchlens.report.terminal import verbose_text
 
@@ -24,9 +26,11 @@ __all__ = [
     "SCHEMA_FILE",
     "TableError",
     "github_annotations",
+    "is_bad",
     "markdown",
     "page_path",
     "save_drawing",
+    "one_line",
     "terminal_table",
     "verbose_text",
     "write_site",

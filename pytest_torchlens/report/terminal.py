@@ -20,6 +20,7 @@ from pytest_torchlens.records import byte_size
 from pytest_torchlens.records import checks_text
 from pytest_torchlens.records import count_text
 from pytest_torchlens.report.layer_table import Costs
+from pytest_torchlens.report.summary import counts
 from pytest_torchlens.report.summary import failed_at
 from pytest_torchlens.report.summary import failed_how
 from pytest_torchlens.report.summary import is_bad
@@ -80,6 +81,17 @@ def terminal_table(
     parts += [writer.trouble(report) for report, _ in firsts if is_bad(report)]
     text = "\n".join(parts)
     return in_ascii(text) if ascii else text
+
+
+def one_line(models: Sequence[ModelReport]) -> str | None:
+    """Return how many models have each status: ``"3 models: 1 unproven, 2 passed"``; None if one failed.
+
+    It is empty if none was validated: pytest's own last line has their number.
+    """
+    if any(map(is_bad, models)):
+        return None
+    told = ", ".join(f"{count} {word}" for word, count in counts(models).items())
+    return f"{count_text(len(models), 'model')}: {told}" if any(report.verdict for report in models) else ""
 
 
 def _most_important(models: list[ModelReport], top: int | None) -> tuple[list[ModelReport], int]:

@@ -80,8 +80,17 @@ def test_k_deselect_and_durations(pytester: pytest.Pytester):
 
 def test_quiet(pytester: pytest.Pytester):
     result = pytester.runpytest_inprocess("--lens-zoo=tiny:mlp", "-q")
-    result.stdout.no_fnmatch_line("lens:*")
+    result.stdout.no_fnmatch_line("*lens*")
     result.stdout.fnmatch_lines([".*100%*"])
+
+
+def test_quiet_validation_says_one_line_or_what_failed(pytester: pytest.Pytester):
+    result = pytester.runpytest_inprocess("--lens-zoo=tiny:mlp,linear", "--lens-validate", "-q")
+    assert [line for line in result.stdout.lines if "lens" in line] == ["lens: 2 models: 2 passed"]
+    result = pytester.runpytest_inprocess("--lens-zoo=tiny:mlp,linear,raises", "--lens-validate", "-q")
+    result.stdout.fnmatch_lines(["tiny:raises *FAILED*", "* and 2 more, none of which failed", "*boom in forward"])
+    result.stdout.no_fnmatch_line("*mlp*")
+    result.stdout.no_fnmatch_line("*baseline*")
 
 
 def test_help_teaches_every_option(pytester: pytest.Pytester):
