@@ -37,8 +37,8 @@ models with random weights, in processes of one thread on a CPU. Results are mea
 - **passed**: at least one output that depends on the input was compared, and agrees. No pass is vacuous.
 - **drawn anew**: of these, on a copy with other weights, as with the zoo's the output hardly depended on the input.
 - **failed**: what a person who looked at it says stands below. All are true, or the page says otherwise.
-- **not applicable**: the reasons are counted below. Those that did not end within their limit of time say nothing of the
-  model: they ran on a machine that did other work too, and are to be run again.
+- **not applicable**: the reasons are counted below. Those that did not end within their limit of time say nothing of
+  the model: they ran on a machine that did other work too, and are to be run again.
 
 A table's reports come from `pytest --lens-zoo ZOO --lens-checks=CHECKS --lens-json=REPORT.json`, for torchvision with
 the zoo file in that folder. Each table says which checks it has no results of. `compile` used `aot_eager`. The way
