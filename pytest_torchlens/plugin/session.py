@@ -349,15 +349,16 @@ class LensSession:
         from pytest_torchlens.report import verbose_text
 
         is_quiet = terminalreporter.verbosity < 0
-        if is_quiet and not self._errors and (line := one_line(self._report.models)) is not None:
-            if line:
+        if is_quiet and not self._has_failed(self._report.models):
+            if line := one_line(self._report.models):
                 terminalreporter.write_line(f"lens: {line}")
             self._print_github_lines(terminalreporter, self._report)
             return
         terminalreporter.section("lens")
         ascii_only = "utf" not in (sys.stdout.encoding or "").lower()
         width = self.config.get_terminal_writer().fullwidth
-        if self._report.models:
+        told = tuple(filter(is_bad, self._report.models)) if is_quiet else self._report.models
+        if told:
             top = 0 if is_quiet else None
             terminalreporter.write_line(terminal_table(self._report.models, width, ascii_only, top=top))
         for report in self._model_reports() if terminalreporter.verbosity > 0 else ():
@@ -366,11 +367,18 @@ class LensSession:
             terminalreporter.write_line(f"ERROR: {error}", red=True)
         if self.options.report and not self._report_failed:
             terminalreporter.write_line(f"report: {(self.options.report / 'index.html').absolute().as_uri()}")
-        told = filter(is_bad, self._report.models) if is_quiet else self._report.models
-        self._print_baselines(terminalreporter, tuple(told))
+        self._print_baselines(terminalreporter, told)
         if self.options.graphs:
             self._print_drawings(terminalreporter, self.options.graphs.folder, self._report.models)
         self._print_github_lines(terminalreporter, self._report)
+
+    def _has_failed(self, models: tuple[ModelReport, ...]) -> bool:
+        """Whether the run fails, or lacks a file, for a reason that the summary gives."""
+        from pytest_torchlens.report import is_bad
+
+        unused = self._unused_baselines is not None and self._unused_baselines.fails
+        no_graph = bool(self.options.graphs) and fits_no_model(models)
+        return bool(self._errors) or unused or no_graph or any(map(is_bad, models))
 
     def _print_github_lines(self, reporter: pytest.TerminalReporter, report: RunReport) -> None:
         for line in github_lines(report, self.config.rootpath):

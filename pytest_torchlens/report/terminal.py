@@ -83,13 +83,11 @@ def terminal_table(
     return in_ascii(text) if ascii else text
 
 
-def one_line(models: Sequence[ModelReport]) -> str | None:
-    """Return how many models have each status: ``"3 models: 1 unproven, 2 passed"``; None if one failed.
+def one_line(models: Sequence[ModelReport]) -> str:
+    """Return how many models have each status: ``"3 models: 1 unproven, 2 passed"``.
 
     It is empty if none was validated: pytest's own last line has their number.
     """
-    if any(map(is_bad, models)):
-        return None
     told = ", ".join(f"{count} {word}" for word, count in counts(models).items())
     return f"{count_text(len(models), 'model')}: {told}" if any(report.verdict for report in models) else ""
 

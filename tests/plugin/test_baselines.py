@@ -116,11 +116,12 @@ def test_unused_baselines_are_named_and_deleted_only_when_asked(pytester: pytest
     result = validate(pytester, "--lens-update=new,changed")
     result.stdout.fnmatch_lines(["unused baselines, of models that are gone: net/c; --lens-update=unused deletes them"])
     assert result.ret == 0
-    result = validate(pytester, "--lens-strict")
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(
-        ["unused*net/c*", "ERROR: the run fails, for --lens-strict* allows no unused baselines"]
-    )
+    for options in (["--lens-strict"], ["--lens-strict", "-q"]):
+        result = validate(pytester, *options)
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
+        result.stdout.fnmatch_lines(
+            ["unused*net/c*", "ERROR: the run fails, for --lens-strict* allows no unused baselines"]
+        )
     assert validate(pytester, "--lens-fail-on=structure,unused").ret == pytest.ExitCode.TESTS_FAILED
     assert "net/c.json" in stored(pytester)
     validate(pytester, "--lens-update=unused").stdout.fnmatch_lines(["unused*net/c; deleted"])

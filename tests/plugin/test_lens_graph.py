@@ -96,8 +96,9 @@ def test_a_module_that_only_some_models_have(pytester: pytest.Pytester):
     result.stdout.fnmatch_lines(["graphs: file://*/graphs", line])
 
 
-def test_a_module_that_no_model_has_is_a_usage_error(pytester: pytest.Pytester):
-    result = pytester.runpytest_inprocess("--lens-zoo=tiny:linear,mlp", "--lens-graph=graphs,focus=head")
+@pytest.mark.parametrize("options", [[], ["-q"]], ids=["told", "quiet"])
+def test_a_module_that_no_model_has_is_a_usage_error(pytester: pytest.Pytester, options: list[str]):
+    result = pytester.runpytest_inprocess("--lens-zoo=tiny:linear,mlp", "--lens-graph=graphs,focus=head", *options)
     result.assert_outcomes(passed=2)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stdout.fnmatch_lines(
