@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_torchlens.draw.text import printable
 from pytest_torchlens.draw.text import shape_text
+from pytest_torchlens.records import address_of
 
 if TYPE_CHECKING:
     from pytest_torchlens.history.layers_and_operations import LoggedOperation
@@ -59,7 +60,7 @@ def _layers(history: HistoryView) -> Iterator[_Line]:
     for op, calls in _placed(history, own):
         if op.pass_num == 1:
             times = f" x{op.layer_passes_total}" if op.layer_passes_total > 1 else ""
-            modules = tuple(_address(history, call) for call in calls)
+            modules = tuple(address_of(call, history.module_types) for call in calls)
             parents = dict.fromkeys(_source(edge) for edge in edges.get(op.layer_label, ()))
             yield _Line(op.layer_label + times, _what(op), modules, tuple(parents))
 
@@ -76,20 +77,17 @@ def _source(edge: RolledEdge) -> str:
 
 def _buffers_of_own_module(history: HistoryView) -> set[str]:
     """Return the buffers that only operations of the module read that holds them: running means, masks."""
-    readers: dict[str, list[LoggedOperation]] = {}
-    for op in history.operations:
-        for edge in op.edges:
-            readers.setdefault(edge.parent, []).append(op)
+    by_label = {op.label: op for op in history.operations}
     return {
         op.label
         for op in history.operations
-        if op.layer_type == "buffer" and op.buffer_address is not None
-        if all(_runs_in(history, reader, op.buffer_address.rpartition(".")[0]) for reader in readers.get(op.label, ()))
+        if op.buffer_address is not None
+        if all(_runs_in(history, by_label[child], op.buffer_address.rpartition(".")[0]) for child in op.child_layers)
     }
 
 
 def _runs_in(history: HistoryView, op: LoggedOperation, address: str) -> bool:
-    return any(_address(history, call) == address for call in op.containing_module_origin_nested)
+    return any(address_of(call, history.module_types) == address for call in op.containing_module_origin_nested)
 
 
 def _placed(history: HistoryView, left_out: set[str]) -> list[tuple[LoggedOperation, tuple[str, ...]]]:
@@ -103,16 +101,12 @@ def _placed(history: HistoryView, left_out: set[str]) -> list[tuple[LoggedOperat
     return placed[::-1]
 
 
-def _address(history: HistoryView, call: str) -> str:
-    """Return the address of a module call, ``"fc:2"``; without its pass it is the module's only one."""
-    return call if call in history.module_types else call.rpartition(":")[0]
-
-
 def _entered(history: HistoryView, before: tuple[str, ...], now: tuple[str, ...]) -> Iterator[str]:
     """Yield a line for each module that the data enter between two operations."""
     shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, now, strict=False)))
     for depth, call in enumerate(now[shared:], shared):
-        yield "  " * depth + printable(f"{call} ({history.module_types[_address(history, call)]})")
+        kind = history.module_types.get(address_of(call, history.module_types))
+        yield "  " * depth + printable(f"{call} ({kind})" if kind else call)
 
 
 def _read(line: _Line, before: str) -> str:

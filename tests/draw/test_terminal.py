@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import pytest_torchlens as tl
+from tests.models import Function
 
 
 class Block(nn.Module):
@@ -69,6 +70,11 @@ def test_passes_of_a_layer_share_a_line_when_rolled():
         mul_1_7            2x4       <- tanh_1_6 (Out 2), buffer_3
         output_1_8         2x4
     """)
+
+
+def test_a_module_that_forward_makes_is_named_by_its_class_alone():
+    model = Function(lambda x: nn.ReLU()(x).sin())
+    assert "<ReLU>\n  relu_1_1" in tl.log_forward_pass(model, torch.rand(2, 4)).to_text()
 
 
 def test_a_history_from_disk_has_the_same_text(tmp_path):
