@@ -80,10 +80,11 @@ def path_patch(
     whole = {place.text: place for place in places if place.index is None}  # two keys may name one activation
     kept = [*whole.values(), *(place for place in places if place.index is not None)]
     edits = patch_from(other, sender, at=at) | patches(history, kept)
-    _check_reached(history, places_in(history, [sender], at), receivers)
+    senders = places_in(history, [sender], at)
+    _check_reached(history, senders, receivers)
     patched = patch_from(history.edit(edits), *receivers, at=at)
     if kept:
-        _warn_if_cut(history, patched, places_in(history, [sender], at)[0], kept)
+        _warn_if_cut(history, patched, senders[0], kept)
     return patched
 
 

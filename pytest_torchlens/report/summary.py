@@ -143,9 +143,9 @@ def chip_words(report: ModelReport) -> list[str]:
 
 def chips(models: Iterable[ModelReport]) -> dict[str, int]:
     """Return the number of models of each word of `chip_words`: statuses as in `counts`, then severities."""
-    words = Counter(word for report in models for word in chip_words(report))
-    first = [*_FIRST_WORDS, *sorted(words.keys() - {one.value for one in Severity} - {*_FIRST_WORDS})]
-    return {word: words[word] for word in [*first, *(one.value for one in Severity)] if words[word]}
+    every = list(models)
+    words = Counter(word for report in every for word in chip_words(report))
+    return {word: words[word] for word in [*counts(every), *(one.value for one in Severity)] if words[word]}
 
 
 def status_text(report: ModelReport) -> str:
