@@ -353,9 +353,12 @@ class Examples:
         return small_number(made) if self._is_constant and seed % 2 else made
 
     def _drawn_of_kind(self, tensor: torch.Tensor, number: int, seed: int) -> torch.Tensor:
-        """Return values drawn for an example of the batch that this one is taken from."""
-        whole = self._subject.wholes.get(id(tensor), tensor)
-        return other_values(whole.narrow(self.dim, number % whole.size(self.dim), 1), seed, self._subject.draw)
+        """Return values drawn for an example of the batch that this one is taken from, which checks share."""
+        whole, draw = self._subject.wholes.get(id(tensor), tensor), self._subject.draw
+        row = whole.narrow(self.dim, number % whole.size(self.dim), 1)
+        return self._subject.once(
+            ("drawn", id(whole), row.storage_offset(), self.dim, seed, draw), lambda: other_values(row, seed, draw)
+        )
 
     @cached_property
     def _is_constant(self) -> bool:

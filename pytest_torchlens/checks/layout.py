@@ -10,7 +10,9 @@ import copy
 from collections.abc import Iterator
 
 import torch
+from torch import nn
 
+from pytest_torchlens.capture.looks import named_parameters
 from pytest_torchlens.checks.compare import compare
 from pytest_torchlens.checks.compare import passed_all
 from pytest_torchlens.checks.compare import raised_when_recorded
@@ -78,11 +80,25 @@ def _channels_last(subject: Subject, dim: int) -> Iterator[CheckResult]:
         return
     given = with_inputs(subject, _in_channels_last)
     try:
-        model = copy.deepcopy(subject.model).to(memory_format=torch.channels_last)
+        model = _copy_in_channels_last(subject.model)
     except Exception:  # noqa: BLE001 - a model may hold what cannot be copied, or kernels of five dimensions
         yield _compared(subject, subject, given, "with inputs in channels_last")
     else:
         yield _compared(subject, subject.of(model), given, "with inputs and weights in channels_last")
+
+
+def _copy_in_channels_last(model: nn.Module) -> nn.Module:
+    """Return a copy with weights in channels_last; kernels are copied to that layout at once, as they are large."""
+    kernels = [one for _, one in named_parameters(model) if type(one) is nn.Parameter and one.dim() == _KERNEL]
+    memo = {
+        id(one): nn.Parameter(one.detach().clone(memory_format=torch.channels_last), one.requires_grad)
+        for one in kernels
+    }
+    return copy.deepcopy(model, memo).to(memory_format=torch.channels_last)
+
+
+_KERNEL = 4
+"""Dimensions of a kernel that channels_last is meant for."""
 
 
 def _has_channels(tensor: torch.Tensor) -> bool:
