@@ -119,8 +119,8 @@ def _error(report: ModelReport, error: ErrorRecord) -> str:
     if error.type in _SHOWN_AS_MESSAGE:
         return error.message
     if error.traceback:
-        return f"{error.traceback}{_where(error)}"
-    return f"{report.zoo}:{report.name}: {error.type} in stage {error.stage.value!r}: {error.message}"
+        return f"{error.traceback}{_end(error)}"
+    return f"{report.zoo}:{report.name}: {error.type} in stage {error.stage.value!r}: {error.message}{_advice(error)}"
 
 
 def part_text(part: PartVerdict) -> list[str]:
@@ -184,14 +184,21 @@ def represent_text(error: ErrorRecord, place: Path) -> ExceptionRepr:
 
     from pytest_torchlens.records import SourcePlace
 
-    text = f"{error.traceback}{_where(error)}\n"
+    text = f"{error.traceback}{_end(error)}\n"
     frame = error.source_place or SourcePlace(str(place), 1)
     crash = ReprFileLocation(frame.file, frame.line, f"{error.type}: {error.message}".removesuffix(": "))
     return ReprExceptionInfo(ReprTraceback([ReprEntryNative([text])], None, "native"), crash)
 
 
-def _where(error: ErrorRecord) -> str:
-    return f"raised in stage {error.stage.value!r}"
+def _end(error: ErrorRecord) -> str:
+    return f"raised in stage {error.stage.value!r}{_advice(error)}"
+
+
+def _advice(error: ErrorRecord) -> str:
+    from pytest_torchlens.report.summary import advice_on
+
+    advice = advice_on(error)
+    return advice and f"\nwhat to do: {advice}"
 
 
 def represent(
@@ -207,7 +214,7 @@ def represent(
         showlocals=config.getoption("showlocals", False),
         tbfilter=False if config.getoption("fulltrace", False) else _own_frames,
     )
-    text.addsection("lens", _where(error))
+    text.addsection("lens", _end(error))
     return text
 
 

@@ -30,8 +30,10 @@ from pytest_torchlens.plugin.results import with_outcome
 from pytest_torchlens.plugin.selection import Selection
 from pytest_torchlens.plugin.settings import LensOptions
 from pytest_torchlens.plugin.sweep import Sweep
+from pytest_torchlens.records import TESTS_ZOO
 from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import RunReport
+from pytest_torchlens.records import Stage
 from pytest_torchlens.records import left_out_calls
 from pytest_torchlens.records.files import UnwritableError
 
@@ -357,10 +359,13 @@ class LensSession:
         terminalreporter.section("lens")
         ascii_only = "utf" not in (sys.stdout.encoding or "").lower()
         width = self.config.get_terminal_writer().fullwidth
-        told = tuple(filter(is_bad, self._report.models)) if is_quiet else self._report.models
+        models = self._report.models
+        told = tuple(filter(is_bad, models)) if is_quiet else models
         if told:
-            top = 0 if is_quiet else None
-            terminalreporter.write_line(terminal_table(self._report.models, width, ascii_only, top=top))
+            table = terminal_table(
+                models, width, ascii_only, top=0 if is_quiet else None, told=self._told_above(models)
+            )
+            terminalreporter.write_line(table)
         for report in self._model_reports() if terminalreporter.verbosity > 0 else ():
             terminalreporter.write_line(verbose_text(report, terminalreporter.verbosity, ascii=ascii_only))
         for error in self._errors:
@@ -371,6 +376,13 @@ class LensSession:
         if self.options.graphs:
             self._print_drawings(terminalreporter, self.options.graphs.folder, self._report.models)
         self._print_github_lines(terminalreporter, self._report)
+
+    def _told_above(self, models: tuple[ModelReport, ...]) -> set[int]:
+        """Return the ids of the reports of failed models whose failure pytest tells in full, with what to do."""
+        if self.config.getoption("tbstyle", "auto") == "no":
+            return set()
+        ours = (report for report in models if report.error is None or report.error.stage is not Stage.DONE)
+        return {id(report) for report in ours if report.zoo != TESTS_ZOO}
 
     def _has_failed(self, models: tuple[ModelReport, ...]) -> bool:
         """Whether the run fails, or lacks a file, for a reason that the summary gives."""

@@ -314,6 +314,10 @@ def _of_failure(failure: Failure) -> Trouble:
 def _of_error(error: ErrorRecord) -> Trouble:
     is_from_pytest = error.stage is Stage.DONE
     what = ": ".join(filter(None, ("" if is_from_pytest else error.type, error.message))) or error.type
-    advice = _ADVICE_BY_TYPE.get(error.type) or _ADVICE.get(error.stage, "")
     place = None if error.type in ("BaselineError", "UnwritableError") else error.source_place
-    return Trouble(what=what, where=str(place or ""), place=place, advice=advice)
+    return Trouble(what=what, where=str(place or ""), place=place, advice=advice_on(error))
+
+
+def advice_on(error: ErrorRecord) -> str:
+    """Return what to do about an error."""
+    return _ADVICE_BY_TYPE.get(error.type) or _ADVICE.get(error.stage, "")

@@ -33,6 +33,7 @@ from pytest_torchlens.report.summary import trouble
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from collections.abc import Collection
     from collections.abc import Iterable
     from collections.abc import Sequence
 
@@ -58,6 +59,7 @@ def terminal_table(
     ascii: bool = False,  # noqa: A002 - the caller's word
     *,
     top: int | None = None,
+    told: Collection[int] = (),
 ) -> str:
     """Return one line for each model, then the failure, its place and the remedy for each failed model.
 
@@ -71,6 +73,8 @@ def terminal_table(
         Whether only ASCII may be written.
     top
         Maximum number of lines for models that did not fail; None for all.  Failed models are always shown.
+    told
+        Ids of the reports whose failures pytest has told: they get the line alone.
     """
     every = list(models)
     firsts = told_once(every)
@@ -78,7 +82,7 @@ def terminal_table(
     writer = _TerminalWriter(width, ascii, {id(report): more for report, more in firsts if more})
     parts = [writer.table(shown), *(writer.hidden_line(hidden) if hidden else ())]
     parts += writer.unproven_lines(every) + writer.severe_lines(every)
-    parts += [writer.trouble(report) for report, _ in firsts if is_bad(report)]
+    parts += [writer.trouble(report) for report, _ in firsts if is_bad(report) and id(report) not in told]
     text = "\n".join(parts)
     return in_ascii(text) if ascii else text
 

@@ -21,6 +21,9 @@ CALLING = (torch.nn.modules.module.__file__, torch.utils._contextlib.__file__, c
 """Files with the frames by which PyTorch calls a module, three for each call, and by which a context ends."""
 
 
+_TORCH = f"{Path(torch.__file__).parent}/"
+
+
 def is_noise(filename: str, innermost: str) -> bool:
     """Whether to leave out a frame of the file `filename`, for an error raised in the file `innermost`.
 
@@ -55,12 +58,15 @@ def _cut(stack: traceback.StackSummary) -> None:
 
 
 def _last_place(text: traceback.TracebackException | None) -> SourcePlace | None:
-    """Return where a traceback ends outside this package: its last frame there, or the line with a syntax error."""
+    """Return where a traceback ends outside this package, and outside PyTorch if the model called that.
+
+    That of a syntax error is the line with it.
+    """
     while text:
         if line := getattr(text, "lineno", None):
             return SourcePlace(_printable(text.filename or "<string>"), int(line))
         if frames := [frame for frame in text.stack if not frame.filename.startswith(f"{PACKAGE}/")]:
-            frame = frames[-1]
+            frame = next((one for one in reversed(frames) if not one.filename.startswith(_TORCH)), frames[-1])
             return SourcePlace(_printable(frame.filename), frame.lineno or 0, _printable(frame.name))
         text = text.__cause__ or (None if text.__suppress_context__ else text.__context__)
     return None

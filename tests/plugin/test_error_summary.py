@@ -53,9 +53,18 @@ def test_the_summary_names_what_a_model_raised(pytester: pytest.Pytester, zoo, w
 
 def test_the_place_of_an_error_is_never_in_this_package_or_contextlib(pytester: pytest.Pytester, zoo):
     (pytester.path / "z.yaml").write_text('provider: "python:models.py:zoo"\n')
-    result = pytester.runpytest_inprocess("z.yaml::plain", "--lens-validate", "--lens-no-isolate")
+    result = pytester.runpytest_inprocess("z.yaml::plain", "--lens-validate", "--lens-no-isolate", "--tb=no")
     result.stdout.fnmatch_lines(["*FAILED in inputs: ZooError: *z.yaml: *this model needs an 'input'*"])
     result.stdout.no_fnmatch_line("*where: *")
+
+
+@pytest.mark.parametrize("tb", ["auto", "native", "line", "no"])
+@pytest.mark.parametrize("isolate", ["--lens-isolate", "--lens-no-isolate"])
+def test_what_to_do_is_told_once(pytester: pytest.Pytester, zoo, isolate: str, tb: str):
+    result = pytester.runpytest_inprocess("z.yaml::plain", "--lens-validate", isolate, f"--tb={tb}")
+    text = result.stdout.str()
+    assert text.count("to do: the model raised by itself, before anything was recorded") == 1
+    assert text.count("FAILED in forward") == (tb == "no")
 
 
 @pytest.mark.slow

@@ -69,7 +69,7 @@ def test_expected_failures_are_told_as_such(pytester: pytest.Pytester, mended):
 @pytest.mark.parametrize("when", ["setup", "teardown"])
 def test_a_hook_that_fails_a_model(pytester: pytest.Pytester, tiny_zoo, when: str):
     pytester.makeconftest(f"def pytest_runtest_{when}(item): raise RuntimeError('the hook broke')")
-    result = pytester.runpytest_inprocess("--lens-zoo=tiny:mlp", *ASKED)
+    result = pytester.runpytest_inprocess("--lens-zoo=tiny:mlp", *ASKED, "--tb=no")
     place = "build" if when == "setup" else "pytest"  # before the hook broke, or never
     result.stdout.fnmatch_lines([f"tiny:mlp FAILED in {place}: *RuntimeError: the hook broke"])
     found = row(pytester, "mlp")

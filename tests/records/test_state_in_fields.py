@@ -120,16 +120,22 @@ def test_a_place_in_short(file: str, line: str):
     assert short_place(Operation(**NAMES, **NUMBERS, source_place=SourcePlace(file, 48, "forward"))) == line
 
 
-def test_where_an_error_came_up():
+def raised(source: str) -> ErrorRecord:
     from pytest_torchlens.run.errors import error_record
 
-    def raised(source: str) -> ErrorRecord:
-        try:
-            exec(compile(source, "/zoo/net.py", "exec"), {})  # noqa: S102 - text of ours
-        except Exception as found:  # noqa: BLE001 - any that the source raises
-            return error_record(Stage.BUILD, found)
-        raise AssertionError(source)
+    try:
+        exec(compile(source, "/zoo/net.py", "exec"), {})  # noqa: S102 - text of ours
+    except Exception as found:  # noqa: BLE001 - any that the source raises
+        return error_record(Stage.BUILD, found)
+    raise AssertionError(source)
 
+
+def test_an_error_inside_pytorch_came_up_where_the_model_called_it():
+    place = raised("import torch\ntorch.nn.Linear(2, 2)(torch.ones(3))").source_place
+    assert place == SourcePlace("/zoo/net.py", 2, "<module>")
+
+
+def test_where_an_error_came_up():
     for source, place in {
         "def f():\n    1 / 0\nf()": SourcePlace("/zoo/net.py", 2, "f"),
         "\n\neval('1 +')": SourcePlace("<string>", 1),
