@@ -94,14 +94,14 @@ def shipped_folder() -> Path:
 
 
 def matches(name: str, glob: str, names: Collection[str]) -> bool:
-    """Whether a glob matches one of `names`; a glob that is an exact name matches no other.
+    """Whether a glob matches one of `names`; a glob that is an exact name matches no other, but for ``*``: all.
 
     Examples
     --------
     >>> [name for name in ("net", "net[v2]", "net2") if matches(name, "net[v2]", {"net", "net[v2]", "net2"})]
     ['net[v2]']
     """
-    return name == glob if glob in names else fnmatchcase(name, glob)
+    return name == glob if glob in names and glob != "*" else fnmatchcase(name, glob)
 
 
 def split_globs(text: str, names: Collection[str]) -> Iterator[str]:

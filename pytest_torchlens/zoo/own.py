@@ -70,7 +70,10 @@ class _CheckedProvider:
         self._provider = provider
         self._text = text
         self.file = file
-        self._names = self._read_names()
+        names = self._read_names()
+        self._wrong = {_escaped(name): wrong for name in names if (wrong := _wrong_name(name))}
+        """What is wrong with a name, by the name in its place: that model fails when it is built, and no other."""
+        self._names = [_escaped(name) if _wrong_name(name) else name for name in names]
         if hasattr(provider, "family"):
             self.family = self._family
 
@@ -78,6 +81,8 @@ class _CheckedProvider:
         return self._names
 
     def build(self, name: str, kwargs: Mapping[str, Any], *, pretrained: bool) -> nn.Module:
+        if name in self._wrong:
+            raise ZooError(f"{self._text}: {self._wrong[name]}")
         model = self._provider.build(name, kwargs, pretrained=pretrained)
         if not _is_model(model):
             raise ZooError(f"{self._text}: {name!r}: expected a torch.nn.Module, got {type(model).__name__}")
@@ -93,13 +98,17 @@ class _CheckedProvider:
     def builder_file(self, name: str) -> Path | None:
         """Return the file of what builds a model, where the user's function returns a mapping."""
         provider = self._provider
+        if name in self._wrong:
+            return self.file
         return provider.file_of(name) if isinstance(provider, _MappingProvider) else file_of(type(provider))
 
     def _family(self, name: str) -> str:
+        if name in self._wrong:
+            return ""
         with as_zoo_error(f"{self._text}: family({name!r}) raises"):
             return str(self._provider.family(name))
 
-    def _read_names(self) -> list[str]:
+    def _read_names(self) -> list[Any]:
         with as_zoo_error(f"{self._text}: names() raises"):
             answer = self._provider.names()
             names = list(answer) if isinstance(answer, Iterable) and not isinstance(answer, str | bytes) else None
@@ -107,8 +116,6 @@ class _CheckedProvider:
             raise ZooError(f"{self._text}: names(): expected a list of names, got {shorten(repr(answer), 100)}")
         if not names:
             raise ZooError(f"{self._text}: expected one model or more, got none")
-        for name in names:
-            _check_name(name, self._text)
         return names
 
 
@@ -128,11 +135,7 @@ class _MappingProvider:
     """A mapping of names to callables, as a provider."""
 
     def __init__(self, builders: Mapping[str, Any], text: str) -> None:
-        for name, builder in builders.items():
-            if not callable(builder) or _is_model(builder):
-                expected = f"expected a function or class that builds a model, got {type(builder).__name__}"
-                raise ZooError(f"{text}: {name!r}: {expected}: write 'lambda: ...'")
-        self._builders = builders
+        self._builders = dict(builders.items())
         self._text = text
 
     def names(self) -> list[str]:
@@ -145,18 +148,28 @@ class _MappingProvider:
         if pretrained:
             raise ZooError(f"{self._text}: load pretrained weights in the function, and set 'weights: init'")
         builder = self._builders[name]
+        if not callable(builder) or _is_model(builder):
+            expected = f"expected a function or class that builds a model, got {type(builder).__name__}"
+            raise ZooError(f"{self._text}: {name!r}: {expected}: write 'lambda: ...'")
         return cast("nn.Module", builder(**kwargs))
 
     def default_input(self, model: nn.Module, kwargs: Mapping[str, Any]) -> InputSpec:
         raise ZooError(f"{self._text}: {NO_INPUT}")
 
 
-def _check_name(name: Any, text: str) -> None:
-    """Reject names that pytest could not read on the command line."""
+def _wrong_name(name: Any) -> str:
+    """Return what is wrong with a name that pytest could not read on the command line; empty if nothing is."""
     if not isinstance(name, str):
-        raise ZooError(f"{text}: expected text as a model's name, got {name!r} ({type(name).__name__})")
+        return f"expected text as a model's name, got {name!r} ({type(name).__name__})"
     if not name or "::" in name or not name.isprintable():
-        raise ZooError(f"{text}: expected a model's name of printable characters without '::', got {name!r}")
+        return f"expected a model's name of printable characters without '::', got {name!r}"
+    return ""
+
+
+def _escaped(name: Any) -> str:
+    """Return a name that pytest can read: ``"3 (int)"``."""
+    kind = "" if isinstance(name, str) else f" ({type(name).__name__})"
+    return ascii(name).replace("::", r":\:") + kind
 
 
 AUDIO = (

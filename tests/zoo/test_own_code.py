@@ -109,18 +109,9 @@ def test_a_file_that_raises_leaves_no_module(tmp_path: Path):
         ),
         ("def zoo(): return {}", "python:models.py:zoo: expected one model or more, got none"),
         (
-            "def zoo(): return {'a': 3}",
-            "python:models.py:zoo: 'a': expected a function or class .*, got int",
-        ),
-        (
-            "def zoo(): return {'a': nn.Linear(1, 1)}",
-            "python:models.py:zoo: 'a': expected a function or class .*, got Linear",
-        ),
-        (
             "import types\ndef zoo(): return types.MappingProxyType(Lazy(a=1))",
             "python:models.py:zoo raises OSError: gone",
         ),
-        ("def zoo(): return {1: nn.Identity}", r"python:models.py:zoo: expected text as a model's name, got 1 \(int\)"),
     ],
 )
 def test_a_function_that_returns_no_models_is_an_error_with_its_line(tmp_path: Path, code: str, message: str):
@@ -136,7 +127,6 @@ def test_a_function_that_returns_no_models_is_an_error_with_its_line(tmp_path: P
         ("yield 'a'; 1 / 0", r"names\(\) raises ZeroDivisionError: division by zero"),
         ("return None", r"names\(\): expected a list of names, got None"),
         ("return 'robin'", r"names\(\): expected a list of names, got 'robin'"),
-        ("return ['robin', 3]", r"expected text as a model's name, got 3 \(int\)"),
         ("return iter(())", "expected one model or more, got none"),
     ],
 )
@@ -144,6 +134,40 @@ def test_wrong_names_are_an_error_with_their_line(tmp_path: Path, names: str, me
     code = f"{PROVIDER}\nclass zoo(Birds):\n    def names(self):\n        {names}\n"
     with pytest.raises(ZooError, match=f"birds.yaml:1: python:models.py:zoo:? {message}"):
         load(tmp_path, code)
+
+
+@pytest.mark.parametrize(
+    ("entry", "name", "message"),
+    [
+        ("'a': 3", "a", "'a': expected a function or class .*, got int"),
+        ("'a': nn.Linear(1, 1)", "a", "'a': expected a function or class .*, got Linear"),
+        ("3: nn.Identity", "3 (int)", r"expected text as a model's name, got 3 \(int\)"),
+        ("None: nn.Identity", "None (NoneType)", r"expected text as a model's name, got None \(NoneType\)"),
+        ("'': nn.Identity", "''", "expected a model's name of printable characters without '::', got ''"),
+        ("'a::b': nn.Identity", r"'a:\:b'", "expected a model's name of printable characters .*, got 'a::b'"),
+        (r"'a\n': nn.Identity", r"'a\n'", r"expected a model's name of printable characters .*, got 'a\\n'"),
+    ],
+)
+def test_one_wrong_entry_fails_alone(tmp_path: Path, entry: str, name: str, message: str):
+    zoo = load(tmp_path, f"{PROVIDER}\ndef zoo(): return {{'robin': nn.Identity, {entry}}}")
+    assert set(zoo.names) == {"robin", name}
+    assert isinstance(zoo.case("robin").build(), torch.nn.Identity)
+    with pytest.raises(ZooError, match=f"birds.yaml: python:models.py:zoo: {message}"):
+        zoo.case(name).build()
+
+
+def test_defaults_are_those_of_all_models_also_beside_one_named_like_their_glob(tmp_path: Path):
+    zoo = load(tmp_path, f"{PROVIDER}\ndef zoo(): return {{'robin': nn.Identity, '*': nn.Identity}}")
+    assert zoo.matching_names("*") == ["*", "robin"]
+
+
+def test_wrong_names_of_a_provider_fail_alone(tmp_path: Path):
+    methods = "    def names(self): return ['robin', 3]\n    def family(self, name): return name[0]"
+    zoo = load(tmp_path, f"{PROVIDER}\nclass zoo(Birds):\n{methods}")
+    assert [zoo.case(name).family for name in zoo.names] == ["", "r"]
+    zoo.case("robin").build()
+    with pytest.raises(ZooError, match=r"expected text as a model's name, got 3 \(int\)"):
+        zoo.case("3 (int)").build()
 
 
 def test_names_may_be_a_generator(tmp_path: Path):
