@@ -347,18 +347,21 @@ def _first_other_place(batch: _Batch, plain: ModelHistory, path: str) -> str:
 def _failure(batch: _Batch, what: str, path: str, values: str) -> tuple[Failure, tuple[str, ...]]:
     """Return the failure at the first operation that lets another row in, and why that is not known."""
     subject = batch.subject
-    advice = _ADVICE_IN_TRAIN if subject.is_training else _ADVICE
     try:
         history = subject.record(*batch.examples.batch(batch.size))
         changes = batch.changes()
         place = row_place(subject, history, path, changes, batch.size)
     except OutOfTimeError as error:
-        return Failure(message=what, advice=advice, values=values), (f"the operation: {error}",)
+        return Failure(message=what, advice=_ADVICE, values=values), (f"the operation: {error}",)
     except Exception as error:  # noqa: BLE001 - any call may raise when it is run again
-        return Failure(message=what, advice=advice, values=values), (f"the operation: {type(error).__name__}: {error}",)
+        return Failure(message=what, advice=_ADVICE, values=values), (
+            f"the operation: {type(error).__name__}: {error}",
+        )
     if place is None:
-        return Failure(message=what, advice=advice, values=values), ("the operation: none mixes rows in a replay",)
+        return Failure(message=what, advice=_ADVICE, values=values), ("the operation: none mixes rows in a replay",)
     number = place.number
+    is_batch_norm = subject.is_training and history.recording.calls[number].info.layer_type == "batchnorm"
+    advice = _ADVICE_IN_TRAIN if is_batch_norm else _ADVICE
     if place.mixes:
         mixed = MixedRows(history=history, number=number, changes=[*map(tensors_of, changes)], alive=subject)
         subject.tools.witness(mixed)

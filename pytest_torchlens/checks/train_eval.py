@@ -132,11 +132,15 @@ def _attribute(name: str, modules: set[str]) -> str:
 
 def _buffers(model: nn.Module) -> dict[str, torch.Tensor]:
     """Return the buffers of a model, and of the modules that it holds unregistered, by name."""
-    hidden = hidden_modules(model).items()
-    others = {
-        f"{path}.{name}": tensor for path, module in hidden for name, tensor in module.named_buffers(recurse=False)
-    }
-    return dict(named_buffers(model)) | others
+    found = dict(named_buffers(model))
+    for path, module in hidden_modules(model).items():
+        found |= {f"{path}.{name}": tensor for name, tensor in module.named_buffers(recurse=False)}
+    return found
+
+
+def _statistics(model: nn.Module) -> list[tuple[str, torch.Tensor, torch.Tensor]]:
+    """Return the running statistics of a model: name, tensor and present value."""
+    return [(name, tensor, tensor.detach().clone()) for name, tensor in _buffers(model).items() if _moves(name)]
 
 
 def _moves(name: str) -> bool:
@@ -267,9 +271,7 @@ def _first_after_training(subject: Subject) -> tuple[int | None, ModelHistory | 
     with subject.recordings(way="in eval mode") as run_recorded:
         model.eval()
         one = run_recorded()
-        statistics = [
-            (name, tensor, tensor.detach().clone()) for name, tensor in _buffers(model).items() if _moves(name)
-        ]
+        statistics = _statistics(model)
         model.train()
         in_train_mode(subject, run_recorded)
         model.eval()

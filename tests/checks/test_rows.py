@@ -343,6 +343,9 @@ def test_batch_norm_fails_in_train_mode_and_passes_in_eval_mode() -> None:
     assert check("rows", model.eval(), X).status is CheckStatus.PASSED
     result = check("rows", nn.BatchNorm1d(4).train(), torch.rand(3, 4))  # which takes no example alone
     assert result.operation == "batchnorm_1_1"
+    result = check("rows", Normalised().train(), X)
+    assert result.failure is not None
+    assert "train mode" not in result.failure.advice
 
 
 @pytest.mark.parametrize("name", ["rows", "batch-size"])
