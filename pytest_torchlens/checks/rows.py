@@ -360,8 +360,8 @@ def _failure(batch: _Batch, what: str, path: str, values: str) -> tuple[Failure,
     if place is None:
         return Failure(message=what, advice=_ADVICE, values=values), ("the operation: none mixes rows in a replay",)
     number = place.number
-    is_batch_norm = subject.is_training and history.recording.calls[number].info.layer_type == "batchnorm"
-    advice = _ADVICE_IN_TRAIN if is_batch_norm else _ADVICE
+    is_batch_norm = "batch_norm" in history.recording.calls[number].info.layer_type
+    advice = _ADVICE_IN_TRAIN if subject.is_training and is_batch_norm else _ADVICE
     if place.mixes:
         mixed = MixedRows(history=history, number=number, changes=[*map(tensors_of, changes)], alive=subject)
         subject.tools.witness(mixed)
