@@ -29,15 +29,18 @@ from pytest_torchlens.capture.looks import named_parameters
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.checks import results
 from pytest_torchlens.checks.compare import differing_outputs
+from pytest_torchlens.checks.compare import failure_at_place
 from pytest_torchlens.checks.held import listed
 from pytest_torchlens.checks.inputs import Arguments
 from pytest_torchlens.checks.inputs import Examples
 from pytest_torchlens.checks.output_gradients import moved
 from pytest_torchlens.checks.output_gradients import weights_of
-from pytest_torchlens.checks.places import differing
 from pytest_torchlens.checks.results import values_text
+from pytest_torchlens.checks.side_by_side import Place
+from pytest_torchlens.checks.side_by_side import part
 from pytest_torchlens.checks.subject import ModelRaisedError
 from pytest_torchlens.checks.subject import NotApplicableError
+from pytest_torchlens.checks.subject import OutOfTimeError
 from pytest_torchlens.checks.subject import Outputs
 from pytest_torchlens.checks.subject import Subject
 from pytest_torchlens.checks.subject import outputs_of
@@ -332,10 +335,18 @@ class _Comparison:
             if one is None or two is None:
                 continue
             if not self._explained(two, one, lambda run: run.outputs, path):
-                pair = next(differing(self._history, _recorded(self._other, self._given)), None)
                 what, values = f"{output_name(path)} differs {_WAY}", values_text(one, two)
-                return results.failure_at(self._history, pair and pair.one, what, _ADVICE, values=values)
+                return failure_at_place(self._history, self._parting_place(path), what, _ADVICE, values)
         return None
+
+    def _parting_place(self, path: str) -> Place | None:
+        """Return where the outputs at a path part; None if that is not known."""
+        try:
+            return part(self._subject, self._history, _recorded(self._other, self._given), path=path).place
+        except OutOfTimeError:
+            raise
+        except Exception:  # noqa: BLE001 - any call may raise when it is run again
+            return None
 
     def _gradients_differ(self, plain: _Pass, other: _Pass) -> Failure | None:
         wrong = [

@@ -253,8 +253,8 @@ def conclude(
     what = f"{output_name(path)} differs {way}: {words_of(judgement)}"
     history, parting, unseen = _parting(find, path)
     if parting.is_tie:
-        return results.tie(name, _failure(history, parting.flips[0], what, "", found), **numbers)
-    failure = _failure(history, parting.place, what, advice, found)
+        return results.tie(name, failure_at_place(history, parting.flips[0], what, "", found.values), **numbers)
+    failure = failure_at_place(history, parting.place, what, advice, found.values)
     return results.failed(name, failure, unseen=(*found.unseen, *unseen), **numbers)
 
 
@@ -338,10 +338,11 @@ def _parting(find: Find, path: str) -> tuple[ModelHistory | None, Parting, tuple
     return history, parting, ()
 
 
-def _failure(history: ModelHistory | None, place: Place | None, what: str, advice: str, found: Compared) -> Failure:
+def failure_at_place(history: ModelHistory | None, place: Place | None, what: str, advice: str, values: str) -> Failure:
+    """Return the failure where two runs part; `values` are those of the output."""
     if place is None:
-        return Failure(message=what, advice=advice, values=found.values)
-    values = place.values or found.values
+        return Failure(message=what, advice=advice, values=values)
+    values = place.values or values
     failure = results.failure_at(history, place.number, what, advice, values=values, cause=place.cause)
     if place.added_at is None:
         return failure

@@ -41,6 +41,8 @@ BEYOND = 4.0
 _LARGEST = torch.iinfo(torch.int64).max
 _TABLE = 2
 """Dimensions of an example's whole numbers in a row; with more, the last one is a tuple (a box), which stays whole."""
+_FEWEST = 3
+"""Distinct whole numbers, one of which is between the least and the largest."""
 
 
 def other_values(tensor: torch.Tensor, seed: int, draw: int = 0) -> torch.Tensor:
@@ -85,6 +87,18 @@ def small_number(tensor: torch.Tensor) -> torch.Tensor:
     """Return 0 or 1 in place of whole numbers, another than they are; other values stay."""
     tensor = tensor.detach()
     return (1 - tensor.long().clamp(0, 1)).to(tensor.dtype) if is_whole(tensor) else tensor
+
+
+def without_extremes(tensor: torch.Tensor) -> torch.Tensor:
+    """Return whole numbers without their least and largest, which become one between; other values stay."""
+    if not is_whole(tensor) or not 0 < tensor.dim() <= _TABLE:
+        return tensor
+    whole = tensor.detach().long()
+    distinct = whole.unique()  # type: ignore[no-untyped-call]
+    if distinct.numel() < _FEWEST or _in_order(whole, -1):
+        return tensor
+    at_ends = (whole == distinct[0]) | (whole == distinct[-1])
+    return torch.where(at_ends, distinct[distinct.numel() // 2], whole).to(tensor.dtype)
 
 
 def is_whole(tensor: torch.Tensor) -> bool:

@@ -54,6 +54,29 @@ def _of_modules(model: nn.Module, prefix: str, known: set[int], seen: set[int]) 
                 yield from _of_value(value, _joined(at, name), known, seen, 0)
 
 
+def hidden_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the modules in lists, dicts and objects that a model holds, which no module has registered, by path."""
+    known = {id(module) for _, module in named_modules(model)}
+    found: dict[str, nn.Module] = {}
+    for address, module in named_modules(model):
+        for name, value in (instance_dict(module) or {}).items():
+            if name not in _OF_EVERY_MODULE:
+                _add_modules(value, _joined(address, name), known, found)
+    return found
+
+
+def _add_modules(value: Any, path: str, known: set[int], found: dict[str, nn.Module], depth: int = 0) -> None:
+    if type(value) in ATOMS or is_a(value, torch.Tensor) or id(value) in known or depth > _DEEPEST:
+        return
+    known.add(id(value))
+    if is_a(value, nn.Module):
+        found |= {".".join(filter(None, (path, address))): module for address, module in named_modules(value)}
+        return
+    none: list[tuple[Any, Any]] = []
+    for key, item in looked_at(children, value, otherwise=none):
+        _add_modules(item, f"{path}.{key}", known, found, depth + 1)
+
+
 def _joined(address: str, name: str) -> str:
     return f"{address}.{name}" if address else name
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable
+from collections.abc import Container
 from collections.abc import Iterator
 from collections.abc import Mapping
 from functools import cached_property
@@ -116,7 +117,7 @@ def parameters_of(model: nn.Module) -> Mapping[str, inspect.Parameter]:
 def other_inputs(subject: Subject, seed: int = 1) -> Arguments:
     """Return the arguments with other values in place of all that vary; of all, if none does."""
     made = with_inputs(subject, lambda tensor: other_values(tensor, seed, subject.draw))
-    return with_inputs(subject, small_number) if _are_equal(made, subject) else made
+    return with_inputs(subject, small_number) if are_equal(made, subject) else made
 
 
 def outputs_on_other_values(subject: Subject) -> Outputs:
@@ -135,12 +136,13 @@ def draws_of(subject: Subject) -> Iterator[int]:
     for draw, way in enumerate(WAYS):
         subject.draw = draw
         made = other_inputs(subject)
-        if not (way.is_far and is_real) and not any(_are_equal(made, other) for other in drawn):
+        if not (way.is_far and is_real) and not any(are_equal(made, other) for other in drawn):
             drawn.append(made)
             yield draw
 
 
-def _are_equal(one: Subject | Arguments, other: Subject | Arguments) -> bool:
+def are_equal(one: Subject | Arguments, other: Subject | Arguments) -> bool:
+    """Return whether two inputs hold the same values."""
     return all(map(_hold_the_same, _leaves(one), _leaves(other)))
 
 
@@ -234,7 +236,7 @@ class Examples:
     def _last_alone(self, size: int) -> Subject:
         given = self._changed(lambda tensor: [*self._rows(tensor, size, 1, {size - 1: 1})][-1].clone())
         other = self._subject.with_inputs(*given)
-        if _are_equal(given, other_inputs(self._subject)):
+        if are_equal(given, other_inputs(self._subject)):
             other.once(PLAIN, lambda: outputs_on_other_values(self._subject))
         return other
 
@@ -288,7 +290,7 @@ class Examples:
         made: list[Arguments] = []
         for kind in _KINDS:
             given = self._others(size, 0, kind)
-            if any(_are_equal(given, former) for former in made):
+            if any(are_equal(given, former) for former in made):
                 continue
             made.append(given)
             with contextlib.suppress(ModelRaisedError):
@@ -305,6 +307,17 @@ class Examples:
         """Return a batch of the last example of `batch`, so many times."""
         last = {size - 1: 1}
         return self._changed(lambda tensor: torch.cat([[*self._rows(tensor, size, 1, last)][-1]] * size, self.dim))
+
+    def with_rows_of(self, others: Examples, size: int, numbers: Container[int]) -> Arguments:
+        """Return the batch, with some rows of a batch of other examples of this kind in the place of its own."""
+        made = zip(_leaves(self._subject), _leaves(self.batch(size)), _leaves(others.batch(size)), strict=True)
+        pairs = {id(tensor): (own, other) for tensor, own, other in made}
+
+        def change(tensor: torch.Tensor) -> torch.Tensor:
+            rows = (pairs[id(tensor)][at in numbers].narrow(self.dim, at, 1) for at in range(size))
+            return torch.cat([*rows], self.dim)
+
+        return self._changed(change)
 
     def enlarged(self, size: int, factor: float) -> Arguments:
         """Return the batch with real numbers so many times as large in all examples but the first."""

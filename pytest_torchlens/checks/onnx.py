@@ -7,10 +7,12 @@ exported with, and on others.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import io
 import re
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -47,8 +49,9 @@ NAME = "onnx"
 _WAY = "as ONNX in onnxruntime"
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _ADVICE = (
-    "look whether the program of torch.export differs, too (check 'export'); else try another opset or optimize=False, "
-    "and report the operation to PyTorch, or to onnxruntime"
+    "look whether the program of torch.export differs, too (check 'export'); and for code "
+    "that asks for torch.onnx.is_in_onnx_export; else try another opset or optimize=False, and report the operation "
+    "to PyTorch, or to onnxruntime"
 )
 _ADVICE_RAISES = "write the operation with others that ONNX has, or give torch.onnx.export a custom_translation_table"
 
@@ -68,7 +71,7 @@ def run(subject: Subject, dynamic: bool = False, dim: int = 0) -> CheckResult:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            exported = export_program(subject.model, given, examples, TensorsOf)
+            exported = _as_for_onnx(export_program)(subject.model, given, examples, TensorsOf)
         except NotExportedError as error:
             return export_failed(subject, error.error, NAME)
         subject.check_time()
@@ -77,6 +80,16 @@ def run(subject: Subject, dynamic: bool = False, dim: int = 0) -> CheckResult:
         except Exception as error:  # noqa: BLE001 - the translation may raise anything
             return _not_translated(subject, exported, error)
         return _compare(program, [subject.with_inputs(*given), other])
+
+
+def _as_for_onnx(export: Callable[..., ExportedProgram]) -> Callable[..., ExportedProgram]:
+    """Return a function that exports while `torch.onnx.is_in_onnx_export` is true, as in `torch.onnx.export`."""
+    try:
+        flags = importlib.import_module("torch.onnx._internal.exporter._flags")
+        flagged: Callable[..., ExportedProgram] = flags.set_onnx_exporting_flag(export)
+    except (ImportError, AttributeError):  # another version of PyTorch
+        return export
+    return flagged
 
 
 class _Program:

@@ -35,6 +35,7 @@ from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import CheckResult
 from pytest_torchlens.records import CheckStatus
 from pytest_torchlens.records import Failure
+from pytest_torchlens.records import output_name
 
 NAME = "outputs"
 _ADVICE = {
@@ -203,6 +204,10 @@ def _wrong_form(runner: Subject, kind: type, reference: Outputs, outputs: Output
         return f"return_dict={wanted} returns {kind.__name__}"
     if len(reference) != len(outputs):
         return f"with return_dict={wanted} the output holds {len(outputs)} tensors, and {len(reference)} without"
+    for number, (path, one, other) in enumerate(zip(reference, reference.values(), outputs.values(), strict=True)):
+        if one.shape != other.shape:
+            shapes = f"has shape {tuple(other.shape)}, and {output_name(path)} has {tuple(one.shape)}"
+            return f"with return_dict={wanted} tensor {number} of the output {shapes}"
     return None
 
 
@@ -224,7 +229,9 @@ def _placed(one: ModelHistory, other: ModelHistory, failure: Failure, path: str 
     else:
         only = {pair.one for pair in pairs_of(one, other) if pair.other is None}
         read = [value_of(read).call for _, read in edges_in(calls[number]) if value_of(read).call in only]
-        number, cause = (read[0], "only the plain call has it") if read else (number, failure.cause)
+        if not read:
+            return failure
+        number, cause = read[0], "only the plain call has it"
     return results.failure_at(one, number, failure.message, failure.advice, values=failure.values, cause=cause)
 
 

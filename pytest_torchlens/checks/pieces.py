@@ -145,10 +145,10 @@ def unexplained(
 def _runs(plain: Outputs, moved: Callable[[int], Outputs] | None) -> Iterator[Outputs]:
     yield plain
     if moved is not None:
-        yield from map(moved, range(_MOVES))
+        yield from map(moved, range(MOVES))
 
 
-_MOVES = 4
+MOVES = 4
 """How many moved runs show how far rounding takes gradients."""
 
 

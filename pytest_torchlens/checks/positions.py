@@ -245,7 +245,7 @@ def _placed(
     except Exception as error:  # noqa: BLE001 - any call may raise when it is run again
         return plain, (f"the operation: {type(error).__name__}: {error}",)
     if place is None:
-        return plain, ("the operation: none is reached in a replay",)
+        return _decided(plain, excerpt, changed)
     if place.through:
         cause += f"; it reads {history.label(place.through[-1])}, which has no positions, and changes"
     changes = tensors_of(Arguments((), changed))
@@ -261,6 +261,20 @@ def _placed(
         )
     )
     return results.failure_at(history, place.number, plain.message, plain.advice, values=place.values, cause=cause), ()
+
+
+def _decided(plain: Failure, excerpt: Excerpt, changed: dict[str, Any]) -> tuple[Failure, tuple[str, ...]]:
+    """Return the failure at the first operation that one of two passes alone has: Python decides by the values."""
+    one, other = excerpt.full.history, excerpt.full.with_inputs((), changed).history
+    pair = next((pair for pair in pairs_of(one, other) if None in pair), None)
+    if pair is None:
+        return plain, ("the operation: none is reached in a replay",)
+    history, number = (other, pair.other) if pair.one is None else (one, pair.one)
+    return results.failure_at(history, number, plain.message, _ADVICE_DECIDED, cause=_DECIDED), ()
+
+
+_DECIDED = "one of the two passes alone has this operation: Python reads a value that depends on the changed inputs"
+_ADVICE_DECIDED = "let no condition, length or number of steps depend on values of all positions"
 
 
 class _Place(NamedTuple):

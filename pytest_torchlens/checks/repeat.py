@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 from typing import TypeVar
 
+from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.checks.compare import differing_outputs
 from pytest_torchlens.checks.compare import values_at
 from pytest_torchlens.checks.counters import Counted
@@ -47,6 +48,8 @@ _SEED = (
     "draw random numbers from torch's generators, which a seed sets; torch.use_deterministic_algorithms(True) names "
     "the kernels that are not deterministic"
 )
+
+_CLONE = "write to no input: x = x.clone() before an operation in place"
 
 
 def run(subject: Subject) -> CheckResult:
@@ -153,13 +156,16 @@ def _failure(
     failure = _place(subject, what, others, in_a_row and not is_random)
     values = failure.values or values_at(differ[0], *(outputs for outputs, _, _ in runs))
     cause = _RANDOM if is_random else _STATEFUL + (f": {', '.join(changed[:3])} changed" if changed else "")
+    advice = _SEED if is_random else _KEEP
+    if written := [] if is_random or changed else _written_inputs(subject):
+        cause, advice = f"a call writes to {', '.join(written[:3])}, which the second call reads", _CLONE
     return failed(
         NAME,
         Failure(
             operation=failure.operation,
             message=what,
             cause=cause,
-            advice=_SEED if is_random else _KEEP,
+            advice=advice,
             source_line=failure.source_line,
             source_place=failure.source_place,
             values=values,
@@ -167,6 +173,14 @@ def _failure(
         compared=len(differ),
         unseen=() if failure.operation else ("two recorded calls do not differ, so the operation is not known",),
     )
+
+
+def _written_inputs(subject: Subject) -> list[str]:
+    """Return the inputs that a call changes."""
+    with subject.runs(way="called again") as call:
+        before = {path: fingerprint(tensor) for path, tensor in inputs_of(subject).items()}
+        call()
+        return [f"input {path!r}" for path, tensor in inputs_of(subject).items() if fingerprint(tensor) != before[path]]
 
 
 def _mode(subject: Subject) -> str:

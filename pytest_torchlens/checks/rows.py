@@ -20,11 +20,13 @@ from pytest_torchlens.checks import results
 from pytest_torchlens.checks.batch_rank import Lists
 from pytest_torchlens.checks.batch_rank import lost_dim
 from pytest_torchlens.checks.draws import scaled
+from pytest_torchlens.checks.draws import without_extremes
 from pytest_torchlens.checks.evidence import MixedRows
 from pytest_torchlens.checks.exact import exact_outputs
 from pytest_torchlens.checks.inputs import Arguments
 from pytest_torchlens.checks.inputs import Examples
 from pytest_torchlens.checks.inputs import RefusedError
+from pytest_torchlens.checks.inputs import are_equal
 from pytest_torchlens.checks.inputs import are_finite
 from pytest_torchlens.checks.inputs import first_example
 from pytest_torchlens.checks.inputs import with_inputs
@@ -71,6 +73,8 @@ def run(subject: Subject, size: int = 2, dim: int = 0) -> CheckResult:
         with contextlib.suppress(ModelRaisedError):  # which says nothing of rows
             others = given.call(*row.others, way=f"in a batch of {size} with other rows")
             found = _compare(batch, row, others, depend, found)
+    if not found.differ:
+        batch, row, found = _with_other_extremes(batch, depend, row, found)
     if not found.differ and batch.examples.is_read_by_python(size):
         batch, row, found = _decided_by_others(batch, depend, row, found)
         found.unseen += [] if found.differ else _undecided(batch)
@@ -84,6 +88,23 @@ def run(subject: Subject, size: int = 2, dim: int = 0) -> CheckResult:
     what = f"the {row.word} row of {output_name(path)} changes when the other rows change"
     failure, unseen = _failure(batch, what, path, values_text(one, two))
     return results.failed(NAME, failure, compared=found.count, **fields | {"unseen": (*found.unseen, *unseen)})
+
+
+def _with_other_extremes(batch: _Batch, depend: set[str], row: _Row, found: _Found) -> tuple[_Batch, _Row, _Found]:
+    """Return a row that differs with others of larger and smaller whole numbers; what is given, if it does not.
+
+    Other rows of ids hold the same numbers in another order, which neither a largest nor a sum of the batch shows.
+    """
+    narrow = batch.narrowed()
+    if narrow is None:
+        return batch, row, found
+    with contextlib.suppress(ModelRaisedError, NotApplicableError):
+        first = narrow.row("first", 0)
+        outputs = narrow.subject.call(*first.others, way=f"in a batch of {batch.size} with other rows")
+        compared = _compare(narrow, first, outputs, depend, found)
+        if compared.differ:
+            return narrow, first, compared
+    return batch, row, found
 
 
 def _decided_by_others(batch: _Batch, depend: set[str], row: _Row, found: _Found) -> tuple[_Batch, _Row, _Found]:
@@ -159,6 +180,15 @@ class _Batch(NamedTuple):
     examples: Examples
     size: int
     alone: Outputs | None
+    wider: Examples | None = None
+    """Examples of the same kind, whose whole numbers go beyond those of the batch."""
+
+    def narrowed(self) -> _Batch | None:
+        """Return a batch without the least and largest of the whole numbers in its inputs; None if all stay."""
+        given = self.subject.with_inputs(*with_inputs(self.subject, without_extremes))
+        if are_equal(given, self.subject):
+            return None
+        return self._replace(subject=given, examples=Examples(given, self.examples.dim), wider=self.examples)
 
     def scaled(self, factor: float) -> _Batch:
         """Return a batch of an example whose real numbers are so many times as large."""
@@ -203,10 +233,14 @@ class _Batch(NamedTuple):
 
     def with_others(self, row: int) -> Arguments:
         """Return the batch with other rows in place of all but the first, or all but the last."""
-        return self.examples.others(self.size, row)
+        if self.wider is None:
+            return self.examples.others(self.size, row)
+        return self.examples.with_rows_of(self.wider, self.size, {*range(self.size)} - {row})
 
     def changes(self) -> list[Arguments]:
         """Return the batch with other rows after the first, and with another first row."""
+        if self.wider is not None:
+            return [self.with_others(0), self.examples.with_rows_of(self.wider, self.size, {0})]
         return [self.with_others(0), self.examples.batch(self.size, first_seed=_SEED)]
 
     def last_is_as_alone(self, depend: set[str]) -> bool:
@@ -313,18 +347,21 @@ def _first_other_place(batch: _Batch, plain: ModelHistory, path: str) -> str:
 def _failure(batch: _Batch, what: str, path: str, values: str) -> tuple[Failure, tuple[str, ...]]:
     """Return the failure at the first operation that lets another row in, and why that is not known."""
     subject = batch.subject
-    advice = _ADVICE_IN_TRAIN if subject.is_training else _ADVICE
     try:
         history = subject.record(*batch.examples.batch(batch.size))
         changes = batch.changes()
         place = row_place(subject, history, path, changes, batch.size)
     except OutOfTimeError as error:
-        return Failure(message=what, advice=advice, values=values), (f"the operation: {error}",)
+        return Failure(message=what, advice=_ADVICE, values=values), (f"the operation: {error}",)
     except Exception as error:  # noqa: BLE001 - any call may raise when it is run again
-        return Failure(message=what, advice=advice, values=values), (f"the operation: {type(error).__name__}: {error}",)
+        return Failure(message=what, advice=_ADVICE, values=values), (
+            f"the operation: {type(error).__name__}: {error}",
+        )
     if place is None:
-        return Failure(message=what, advice=advice, values=values), ("the operation: none mixes rows in a replay",)
+        return Failure(message=what, advice=_ADVICE, values=values), ("the operation: none mixes rows in a replay",)
     number = place.number
+    is_batch_norm = "batch_norm" in history.recording.calls[number].info.layer_type
+    advice = _ADVICE_IN_TRAIN if subject.is_training and is_batch_norm else _ADVICE
     if place.mixes:
         mixed = MixedRows(history=history, number=number, changes=[*map(tensors_of, changes)], alive=subject)
         subject.tools.witness(mixed)

@@ -283,7 +283,7 @@ def _deep_copied(subject: Subject, seen: _Seen) -> Failure | None:
 def _computes_with_original(subject: Subject, other: nn.Module) -> Failure | None:
     """Return that a copy reads parameters of the model that it was copied from."""
     model = subject.model
-    own = {id(tensor) for _, tensor in (*named_parameters(other), *named_buffers(other))}
+    own = {id(tensor) for _, tensor in named_buffers(other)}  # a table that nothing trains may be shared
     originals = {id(tensor): name for name, tensor in (*named_parameters(model), *named_buffers(model))}
     history = subject.of(other).record(way="as a deepcopy")
     for source in history.recording.sources:

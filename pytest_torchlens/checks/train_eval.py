@@ -21,6 +21,7 @@ from pytest_torchlens.checks.evidence import Unsteady
 from pytest_torchlens.checks.held import changed_values
 from pytest_torchlens.checks.held import digest_of
 from pytest_torchlens.checks.held import held_values
+from pytest_torchlens.checks.held import hidden_modules
 from pytest_torchlens.checks.held import listed
 from pytest_torchlens.checks.modes import in_train_mode
 from pytest_torchlens.checks.places import differing
@@ -41,6 +42,7 @@ NAME = "train-eval"
 _STATISTICS = re.compile(r"running_\w+|num_batches_tracked|\w*_[uv]|(min|max)_val")
 """Names of the buffers that a pass in train mode may move: those of norms, of spectral norm, of observers."""
 _RANDOM = "let it draw only in train mode: F.dropout(x, p, training=self.training), or the module nn.Dropout"
+_UNREGISTERED = "register it, as by nn.ModuleList in place of a list: eval(), to() and state_dict() reach nothing else"
 _MODE = "a module that overrides train() must set the mode of all its parts, and return itself: super().train(mode)"
 _LEFT = "keep what training counts out of what eval mode reads; register running statistics as buffers running_*"
 
@@ -90,7 +92,7 @@ def _look(subject: Subject, call: Callable[..., Outputs]) -> _Look:
         look.reseeded = call()
     look.again = call()
     repeated = held_values(model)
-    statistics = [(name, tensor, tensor.detach().clone()) for name, tensor in named_buffers(model) if _moves(name)]
+    statistics = _statistics(model)
     look.frozen = _switch(model, training=True)
     _, look.untrained = in_train_mode(subject, call)
     look.wrong_modes += _switch(model, training=False)
@@ -128,13 +130,26 @@ def _attribute(name: str, modules: set[str]) -> str:
     return ".".join(parts[: depth + 1])
 
 
+def _buffers(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the buffers of a model, and of the modules that it holds unregistered, by name."""
+    found = dict(named_buffers(model))
+    for path, module in hidden_modules(model).items():
+        found |= {f"{path}.{name}": tensor for name, tensor in module.named_buffers(recurse=False)}
+    return found
+
+
+def _statistics(model: nn.Module) -> list[tuple[str, torch.Tensor, torch.Tensor]]:
+    """Return the running statistics of a model: name, tensor and present value."""
+    return [(name, tensor, tensor.detach().clone()) for name, tensor in _buffers(model).items() if _moves(name)]
+
+
 def _moves(name: str) -> bool:
     return _STATISTICS.fullmatch(name.rpartition(".")[2]) is not None
 
 
 def _put_back(model: nn.Module, statistics: list[tuple[str, torch.Tensor, torch.Tensor]]) -> int:
     """Put running statistics back; return how many had changed."""
-    live, moved = dict(named_buffers(model)), 0
+    live, moved = _buffers(model), 0
     with torch._C.DisableTorchFunction(), torch.no_grad():
         for name, _, former in statistics:
             tensor = live.get(name)
@@ -156,6 +171,12 @@ def _switch(model: nn.Module, *, training: bool) -> list[str]:
         for address, module in named_modules(model)
         if bool(module.training) is not training and not isinstance(module, torch.jit.ScriptModule)
     ]
+    if not training:
+        wrong += [
+            f"module {path!r} ({type(module).__name__}), which no module has registered, after {word}()"
+            for path, module in hidden_modules(model).items()
+            if module.training and isinstance(module, nn.modules.batchnorm._NormBase)
+        ]
     if returned is not model and not training:
         wrong.append(f"{type(model).__name__}.{word}() returns {type(returned).__name__}, not the model")
     return wrong
@@ -179,7 +200,8 @@ def _wrong_mode(look: _Look) -> Failure | None:
         return None
     first = look.wrong_modes[0]
     is_mode = first.endswith("()")
-    return Failure(message=f"{first} is in train mode still" if is_mode else first, advice=_MODE)
+    advice = _UNREGISTERED if "which no module has registered" in first else _MODE
+    return Failure(message=f"{first} is in train mode still" if is_mode else first, advice=advice)
 
 
 def _random(subject: Subject, look: _Look) -> Failure | None:
@@ -249,7 +271,7 @@ def _first_after_training(subject: Subject) -> tuple[int | None, ModelHistory | 
     with subject.recordings(way="in eval mode") as run_recorded:
         model.eval()
         one = run_recorded()
-        statistics = [(name, tensor, tensor.detach().clone()) for name, tensor in named_buffers(model) if _moves(name)]
+        statistics = _statistics(model)
         model.train()
         in_train_mode(subject, run_recorded)
         model.eval()

@@ -225,3 +225,18 @@ def test_a_check_that_changes_nothing_passes_nothing(monkeypatch: pytest.MonkeyP
     """Sabotage of the check: other tokens that are the same."""
     monkeypatch.setattr(sequences, "_other_tokens", lambda part, *_: part)
     assert check("causal", Unmasked(), TOKENS, ids="tokens").status is CheckStatus.NOT_APPLICABLE
+
+
+def test_an_operation_that_python_runs_for_later_values_is_found() -> None:
+    class Chooses(Decoder):
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            y = super().forward(tokens)
+            if tokens[0, -1] == TOKENS[0, -1]:
+                y = y * 2  # for some last tokens
+            return y
+
+    result = check("causal", Chooses(), TOKENS, ids="tokens")
+    assert result.status is CheckStatus.FAILED
+    assert line_of(result).endswith("# for some last tokens")
+    assert result.failure is not None
+    assert "Python reads a value" in result.failure.cause

@@ -325,3 +325,26 @@ def test_numbers_move_by_one_unit_in_the_last_place() -> None:
     distance = (there - tensor).abs() / torch.finfo(torch.float32).eps
     assert float(distance.min()) >= 1
     assert float(distance.max()) <= 2
+
+
+class TwiceWhenCompiled(torch.autograd.Function):
+    """Has no form in fx, so that no float64 reference is there."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return gradient * (2.0 if torch.compiler.is_compiling() else 1.0)
+
+
+def test_a_gradient_that_is_far_off_fails_without_a_reference_in_float64() -> None:
+    class Custom(TwoLayers):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(TwiceWhenCompiled.apply(self.first(x)).sin())  # type: ignore[no-any-return]
+
+    result = check("compile", Custom().eval(), X)
+    assert result.status is CheckStatus.FAILED
+    assert result.failure is not None
+    assert result.failure.message.startswith("the gradient of 'first.weight' differs")

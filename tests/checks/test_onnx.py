@@ -33,6 +33,14 @@ class Lacking(Waves):
         return self.last(y)  # type: ignore[no-any-return]
 
 
+class ForOnnx(Waves):
+    """Does something else for torch.onnx.export."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x) * (1.1 if torch.onnx.is_in_onnx_export() else 1.0)  # for ONNX
+        return self.last(y)  # type: ignore[no-any-return]
+
+
 class Normed(nn.Module):
     """A batch norm that is folded into the convolution, and an approximate function in both."""
 
@@ -51,7 +59,12 @@ class TestWithOnnx:
 
     @pytest.mark.parametrize(
         ("model", "words"),
-        [(Approximate(), "# the function"), (Branching(), "# the branch"), (Lacking(), "# not in ONNX")],
+        [
+            (Approximate(), "# the function"),
+            (Branching(), "# the branch"),
+            (Lacking(), "# not in ONNX"),
+            (ForOnnx(), "# for ONNX"),
+        ],
     )
     def test_what_onnx_computes_otherwise_or_not_at_all_is_found(self, model: nn.Module, words: str) -> None:
         result = check("onnx", model.eval(), X)

@@ -193,3 +193,30 @@ def test_padding_is_known_from_ids_only_so_ids_without_it_are_compared(monkeypat
     assert check("outputs", Padded(), ids).status is CheckStatus.PASSED
     monkeypatch.setattr(outputs, "_without", lambda ids, padding: ids)
     assert check("outputs", Padded(), ids).status is CheckStatus.FAILED
+
+
+def test_a_tuple_in_another_order_is_found() -> None:
+    class Reordered(Text):
+        def forward(self, input_ids: torch.Tensor | None = None, return_dict: bool = True) -> Any:  # type: ignore[override]
+            x = self.embedding(input_ids)
+            logits = self.last(x)  # comes second
+            return {"logits": logits, "hidden": x} if return_dict else (x, logits)
+
+    result = check("outputs", Reordered(), IDS)
+    assert result.status is CheckStatus.FAILED
+    assert line_of(result).endswith("# comes second")
+    assert result.failure is not None
+    assert "tensor 0 of the output has shape" in result.failure.message
+
+
+def test_a_write_where_more_is_asked_for_is_found_at_its_line() -> None:
+    class Writing(Text):
+        def scores(self, x: torch.Tensor, asked: bool) -> torch.Tensor:
+            scores = super().scores(x, asked)
+            if asked:
+                scores.mul_(1.1)  # writes
+            return scores
+
+    result = check("outputs", Writing(), IDS, ways="attentions")
+    assert result.status is CheckStatus.FAILED
+    assert line_of(result).endswith("# writes")

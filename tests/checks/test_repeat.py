@@ -229,3 +229,16 @@ def test_a_buffer_that_counts_fails_only_if_something_reads_it() -> None:
     assert (result.status, len(result.unseen)) == (CheckStatus.PASSED, 1)
     assert result.notes == ("buffer 'calls' counts calls, and nothing reads it",)
     assert check("repeat", Tracked(reads=True).eval(), X).status is CheckStatus.FAILED
+
+
+def test_an_input_that_a_call_writes_to_is_named() -> None:
+    class Writing(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x.mul_(2)  # writes
+            return x.sin()
+
+    result = check("repeat", Writing().eval(), X)
+    assert line_of(result).endswith("# writes")
+    assert result.failure is not None
+    assert result.failure.cause == "a call writes to input '0', which the second call reads"
+    assert "clone" in result.failure.advice

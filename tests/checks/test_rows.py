@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -341,6 +343,9 @@ def test_batch_norm_fails_in_train_mode_and_passes_in_eval_mode() -> None:
     assert check("rows", model.eval(), X).status is CheckStatus.PASSED
     result = check("rows", nn.BatchNorm1d(4).train(), torch.rand(3, 4))  # which takes no example alone
     assert result.operation == "batchnorm_1_1"
+    result = check("rows", Normalised().train(), X)
+    assert result.failure is not None
+    assert "train mode" not in result.failure.advice
 
 
 @pytest.mark.parametrize("name", ["rows", "batch-size"])
@@ -573,3 +578,35 @@ def test_a_finite_mask_hides_no_difference_beside_it(name: str, fill: float) -> 
     result = check(name, Logits(fill, leaks=True), SEQUENCE[0, :3])
     assert result.status is CheckStatus.FAILED
     assert line_of(result).endswith("# leaks")
+
+
+class OfTheBatch(nn.Module):
+    """Reads a number that all ids of a batch have in common."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = nn.Embedding(50, 8)
+        self.function = function
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        number = self.function(ids)  # of the batch
+        kept = (ids != number).unsqueeze(-1)
+        return (self.embed(ids) * kept).sum(1) + number  # type: ignore[no-any-return]
+
+
+IDS = torch.tensor([[20, 40, 46, 8, 29, 21, 49]])
+
+
+@pytest.mark.parametrize("function", [torch.max, torch.min, torch.sum])
+@pytest.mark.parametrize("ids", [IDS, torch.cat([IDS, IDS.flip(1)])])
+def test_a_number_that_ids_in_another_order_do_not_change_is_found(
+    function: Callable[[torch.Tensor], torch.Tensor], ids: torch.Tensor
+) -> None:
+    result = check("rows", OfTheBatch(function), ids)
+    assert result.status is CheckStatus.FAILED
+    assert line_of(result).endswith("# of the batch")
+
+
+def test_a_number_of_the_ids_of_each_row_passes() -> None:
+    assert check("rows", OfTheBatch(lambda ids: ids.amax(1, keepdim=True)), IDS).status is CheckStatus.PASSED

@@ -403,3 +403,26 @@ def test_without_a_factory_a_copy_of_a_weight_is_found() -> None:
         "attribute 'weight' is a copy of 'layer.weight' that load_state_dict leaves"
     )
     assert state_of(Copying(copies=False), "state_dict").status is CheckStatus.PASSED
+
+
+class SharingCopy(nn.Module):
+    """Is copied without its parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SharingCopy:
+        made = SharingCopy.__new__(SharingCopy)
+        made.__dict__.update(self.__dict__)
+        return made
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)  # type: ignore[no-any-return]
+
+
+def test_a_copy_that_shares_its_parameters_is_found() -> None:
+    result = state_of(SharingCopy(), "deepcopy")
+    assert result.status is CheckStatus.FAILED
+    assert result.failure is not None
+    assert "computes with 'layer.weight' of the model that it was copied from" in result.failure.message

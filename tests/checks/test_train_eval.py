@@ -187,3 +187,29 @@ def test_one_example_that_batch_norm_refuses_is_doubled_and_a_refusal_is_unseen(
     result = check("train-eval", NeedsTargets(), X)
     assert result.status is CheckStatus.PASSED
     assert result.unseen == ("in train mode the model raised ValueError: targets, please",)
+
+
+class Unregistered(nn.Module):
+    """Keeps a norm in a list, where eval() does not reach it."""
+
+    def __init__(self, *, is_switched: bool) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+        self.norms = [nn.BatchNorm1d(6)]
+        self.is_switched = is_switched
+
+    def train(self, mode: bool = True) -> Unregistered:
+        super().train(mode)
+        self.norms[0].train(mode or not self.is_switched)
+        return self
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norms[0](self.layer(x))  # type: ignore[no-any-return]
+
+
+def test_a_norm_that_no_module_has_registered_must_follow_the_mode() -> None:
+    result = check("train-eval", Unregistered(is_switched=False).eval(), X)
+    assert result.status is CheckStatus.FAILED
+    assert result.failure is not None
+    assert result.failure.message.startswith("module 'norms.0' (BatchNorm1d), which no module has registered")
+    assert check("train-eval", Unregistered(is_switched=True).eval(), X).status is CheckStatus.PASSED
