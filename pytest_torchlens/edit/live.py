@@ -14,6 +14,7 @@ import torch
 
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Source
+from pytest_torchlens.capture import ambient
 from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import values_read
@@ -177,7 +178,7 @@ def run_again(
         one.tracer.prepare(sources, edits, bodies)
         if recording.seed is not None:
             seed_all(recording.seed)
-        with one.active():
+        with ambient.in_force(recording.ambient.at_start), one.active():
             output = call_model(model, args, kwargs, history.options.exhaust)
         new = one.finish(model, output)
     finally:

@@ -64,6 +64,7 @@ def path_patch(
         Keys as in `ModelHistory.edit`.
     frozen
         Keys of the activations, parts or edges that stay as in `history`: the paths through them are not taken.
+        A warning says if no path is left, and the edits change nothing.
     at
         The index of the sender and the receivers that have none.
 

@@ -217,7 +217,10 @@ def _naming(name: Any) -> Iterator[None]:
         if type(error) not in (LookupKeyError, ValueError, TypeError, RuntimeError):  # others need other arguments
             with noted(f"sweep: edit {name!r:.80}"):
                 raise
-        raise type(error)(f"sweep: edit {name!r:.80}: {str(error).removeprefix('sweep: ')}") from error
+        named = type(error)(f"sweep: edit {name!r:.80}: {str(error).removeprefix('sweep: ')}")
+        for note in getattr(error, "__notes__", ()):
+            named.add_note(note)  # type: ignore[attr-defined,unused-ignore] - where there are notes, from Python 3.11 on
+        raise named from error
 
 
 # -- the runs ------------------------------------------------------------------------------------------------------
