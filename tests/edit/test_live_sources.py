@@ -278,3 +278,31 @@ def test_a_live_pass_runs_under_the_settings_of_the_recorded_one(settings, model
     assert torch.equal(replayed, live)
     assert replayed.dtype == live.dtype
     assert ambient.current() == before
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+@pytest.mark.parametrize(
+    "through_python",
+    [
+        lambda y: torch.full((4,), y.max().item()),
+        lambda y: torch.tensor(y.tolist()),
+        lambda y: torch.from_numpy(y.numpy() * 2) + 1,
+    ],
+    ids=["number", "list", "array"],
+)
+def test_what_an_edit_changes_through_python_is_no_change_of_the_model(through_python):
+    linear = nn.Linear(4, 4)
+    model = Function(lambda x: through_python(linear(x).detach()))
+    history = tl.log_forward_pass(model, X)
+    edited = history.edit({"linear_1": lambda t: t + 2}, live=True)
+    assert torch.equal(output(edited), through_python(linear(X).detach() + 2))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_a_model_with_a_scripted_module_is_edited_live_and_stays_as_it_is():
+    model = nn.Sequential(nn.Linear(4, 4), torch.jit.script(nn.BatchNorm1d(4)), nn.ReLU())
+    history = tl.log_forward_pass(model, X)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    live = history.edit({"0": lambda t: t * 2}, live=True)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert torch.equal(output(live), output(history.edit({"0": lambda t: t * 2})))
