@@ -223,11 +223,7 @@ def _warn_if_changed(
             continue
         if name := _kept(history.recording, call, recording, other, edited, state):
             what = f"reads {name!r}, which holds something else than in the recorded pass"
-        elif (
-            number not in behind
-            and number < first_read
-            and _digests(call) != _digests(other)
-        ):
+        elif number not in behind and number < first_read and _digests(call) != _digests(other):
             what = "gave other values than in the recorded pass, though no edit is before it"
         else:
             continue

@@ -537,6 +537,8 @@ def test_what_cannot_be_opened():
         ({"linear_2": lambda t: t.sum()}, ValueError, r"got float32\[\]"),
         ({"linear_2": 1.0, Part("linear_2")[0]: 0.0}, ValueError, r"edited twice: as a whole, and linear_2_3 \[0\]"),
         ({Part("linear_2")[0]: 1.0, Part("linear_2")[:, 0]: 0.0}, ValueError, "edited twice: name each element"),
+        ({"linear_2": 1.0, 3: 0.0}, ValueError, "linear_2_3 is edited twice: as a whole, and by another key: name it"),
+        ({Part("linear_2")["first"]: 1.0}, TypeError, "expected an index, or names such as .*, got 'first'"),
         ({}, ValueError, "expected one edit or more"),
         ([("linear_2", 0.0)], TypeError, "expected a mapping from keys to changes, got list"),
     ],
