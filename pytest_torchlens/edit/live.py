@@ -165,7 +165,9 @@ def run_again(
     check_thread(model)
     requests = [*history.requests, *([] if request is None else [request])]
     edits = [*map(EditsBySite, requests)]
-    sources = EditedSources(recording, requests)
+    settings = recording.ambient.at_start
+    with ambient.in_force(settings):
+        sources = EditedSources(recording, requests)
     args, kwargs = sources.in_arguments(history.arguments)
     generators, state = Generators(), ModuleState(model, history.arguments, [one.live for one in _written(recording)])
     one: OnePass | None = None
@@ -179,7 +181,7 @@ def run_again(
         one.tracer.prepare(sources, edits, bodies)
         if recording.seed is not None:
             seed_all(recording.seed)
-        with ambient.in_force(recording.ambient.at_start), one.active():
+        with ambient.in_force(settings), one.active():
             output = call_model(model, args, kwargs, history.options.exhaust)
         new = one.finish(model, output)
     finally:

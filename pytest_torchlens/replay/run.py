@@ -18,6 +18,7 @@ from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Source
 from pytest_torchlens.capture import Value
+from pytest_torchlens.capture import ambient
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.calls import Escape
 from pytest_torchlens.capture.fingerprint import holds
@@ -160,7 +161,7 @@ class Run:
         self._borrowed: set[int] = set()
         """Memory of saved activations."""
         try:
-            with torch._C.DisableTorchFunction(), self.player:
+            with torch._C.DisableTorchFunction(), ambient.in_force(self._recording.ambient.at_start), self.player:
                 self._sources()
                 for number in sorted(self.numbers | self._fed.keys()):
                     self._step(number, calls[number])
@@ -207,6 +208,8 @@ class Run:
     def _feed(self, number: int, value: Value) -> None:
         """Put a saved activation, or what replaces it, in the place of a value."""
         swap, borrow = self._swaps.get(id(value)), partial(self._borrow, value)
+        if swap is not None:
+            self.player.apply_settings(self._recording.calls[number])
         tensor = borrow() if swap is None else swap.tensor(borrow)
         if value.requires_grad and not tensor.requires_grad and not tensor.is_inference():
             # kernels are chosen by it: that of attention by its mask

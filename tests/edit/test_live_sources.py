@@ -306,3 +306,15 @@ def test_a_model_with_a_scripted_module_is_edited_live_and_stays_as_it_is():
     live = history.edit({"0": lambda t: t * 2}, live=True)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert torch.equal(output(live), output(history.edit({"0": lambda t: t * 2})))
+
+
+@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.parametrize("key", ["input_1", "linear_1", "relu_1"])
+@pytest.mark.parametrize("saved", ["all", None])
+def test_the_function_of_an_edit_runs_under_the_settings_of_the_pass(key, saved, live):
+    model = net()
+    history = tl.log_forward_pass(model, X, layers_to_save=saved)
+    seen = []
+    with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+        history.edit({key: lambda t: (seen.append(ambient.current()), t * 2)[1]}, live=live)
+    assert seen == [ambient.current()]
