@@ -237,7 +237,7 @@ def _warn_if_changed(
         return
 
 
-def _digests(call: Call) -> list[str]:
+def _digests(call: Call) -> list[int | str]:
     return [value.digest for value in call.outputs]
 
 

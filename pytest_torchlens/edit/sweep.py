@@ -218,8 +218,8 @@ def _naming(name: Any) -> Iterator[None]:
             with noted(f"sweep: edit {name!r:.80}"):
                 raise
         named = type(error)(f"sweep: edit {name!r:.80}: {str(error).removeprefix('sweep: ')}")
-        for note in getattr(error, "__notes__", ()):
-            named.add_note(note)  # type: ignore[attr-defined,unused-ignore] - where there are notes, from Python 3.11 on
+        for note in getattr(error, "__notes__", ()):  # there are none before Python 3.11
+            getattr(named, "add_note")(note)  # noqa: B009 - mypy knows 3.10 alone
         raise named from error
 
 
