@@ -101,6 +101,8 @@ class AmbientTable:
     """The settings recorded so far; a call stores the number of its row."""
 
     rows: list[Key] = field(default_factory=list)
+    at_start: Key = field(default_factory=current)
+    """The settings when the pass began."""
     _latest: Key = ()
     _quick: tuple[Any, ...] = ()
     _number: int = -1

@@ -47,6 +47,11 @@ class mean_ablate:  # noqa: N801
         """Return the means, in the shape of `tensor`."""
         _check_has_means("mean_ablate", tensor)
         taken = tensor if self.of is None else _like("mean_ablate: of", self.of, tensor)
+        if taken.dim() != tensor.dim():
+            raise ValueError(
+                f"mean_ablate: of: expected {tensor.dim()} dimensions, as of shape {list(tensor.shape)}, got shape "
+                f"{list(taken.shape)}: a mean that you have goes into an edit as a tensor"
+            )
         axes = self.axes if isinstance(self.axes, tuple) else (self.axes,)
         outside = [axis for axis in axes if not -taken.dim() <= axis < taken.dim()]
         if outside:
@@ -154,6 +159,8 @@ class project_off:  # noqa: N801
     def __post_init__(self) -> None:
         """Check the parameters."""
         _check_tensor("project_off: direction", self.direction, optional=False)
+        if not _is_integer(self.axis):
+            raise TypeError(f"project_off: axis: expected an integer, got {self.axis!r:.80}")
         if self.direction.dim() != 1 or not self.direction.count_nonzero() or not self.direction.isfinite().all():
             shape = list(self.direction.shape)
             raise ValueError(

@@ -57,8 +57,8 @@ def replacement(changes: list[tuple[Place, Any]]) -> Replacement:
 def _check_apart(places: list[Place]) -> None:
     """Raise if an element is in two places, or twice in one: then their order would matter."""
     if len(places) > 1 and any(place.index is None for place in places):
-        other = next((place for place in places if place.index is not None), places[1])
-        raise ValueError(f"{places[0].label} is edited twice: as a whole, and {other.text}")
+        other = next((place.text for place in places if place.index is not None), "by another key: name it once")
+        raise ValueError(f"{places[0].label} is edited twice: as a whole, and {other}")
     taken = torch.zeros(tuple(places[0].value.shape), dtype=torch.bool)
     number = 0
     for place in places:

@@ -173,7 +173,16 @@ def _number(metric: Metric, history: ModelHistory) -> float:
 
 
 def _too_small(edited: ModelHistory, effect: _Effect, wanted: float) -> str:
-    return "\n".join([*_head(edited, effect, f"at least {effect.text(wanted)}"), *_reasons(edited)])
+    return "\n".join([*_head(edited, effect, f"at least {effect.text(wanted)}"), *_reasons(edited), *_fix(effect)])
+
+
+def _fix(effect: _Effect) -> Iterator[str]:
+    """Yield how to ask for an effect that is there but small beside the outputs."""
+    if effect.size and not effect.metric:
+        yield (
+            f"fix: at_least is relative to the norm of a whole output: at_least={effect.size:.3g} would pass. For a "
+            "part of it, metric=lambda output: ... returns a number, and at_least is its absolute difference"
+        )
 
 
 def _too_large(edited: ModelHistory, effect: _Effect, wanted: float) -> str:

@@ -25,9 +25,11 @@ def grid(keys: Iterable[Any], change: Any = None, **axes: Iterable[Any]) -> dict
 
     Raises
     ------
-    ValueError
-        If there is not one part by name, or a row or column is there twice.
+    TypeError, ValueError
+        If the keys are not in a list, there is not one part by name, or a row or column is there twice.
     """
+    if isinstance(keys, str) or not isinstance(keys, Iterable):
+        raise TypeError(f"grid: expected keys of the history in a list, got {keys!r:.80}")
     if len(axes) != 1:
         raise ValueError(f"grid: expected one part by name, such as position=range(5), got {', '.join(axes) or 'none'}")
     ((name, places),) = axes.items()

@@ -45,6 +45,8 @@ def _check_types(label: str, index: Any) -> None:
                 f"edit of {label}: an index of uint8 may be a mask or numbers: give .bool() of it for a mask, "
                 ".long() for numbers"
             )
+        if isinstance(part, str):
+            raise TypeError(f"edit of {label}: expected an index, or names such as {{'position': 3}}, got {part!r:.80}")
         if isinstance(part, bool | np.bool_):
             raise TypeError(f"edit of {label}: expected a number, a slice, numbers or a mask in the index, got {part}")
 

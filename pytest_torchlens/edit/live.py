@@ -14,6 +14,7 @@ import torch
 
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Source
+from pytest_torchlens.capture import ambient
 from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import values_read
@@ -45,6 +46,7 @@ from pytest_torchlens.edit.unwritten import on_unwritten_memory
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.replay import NotReplayableError
 from pytest_torchlens.replay.run import is_unchanged
+from pytest_torchlens.replay.run import read_by_python
 
 _NONE: Mapping[Function, Callable[..., Any]] = MappingProxyType({})
 
@@ -163,7 +165,9 @@ def run_again(
     check_thread(model)
     requests = [*history.requests, *([] if request is None else [request])]
     edits = [*map(EditsBySite, requests)]
-    sources = EditedSources(recording, requests)
+    settings = recording.ambient.at_start
+    with ambient.in_force(settings):
+        sources = EditedSources(recording, requests)
     args, kwargs = sources.in_arguments(history.arguments)
     generators, state = Generators(), ModuleState(model, history.arguments, [one.live for one in _written(recording)])
     one: OnePass | None = None
@@ -177,7 +181,7 @@ def run_again(
         one.tracer.prepare(sources, edits, bodies)
         if recording.seed is not None:
             seed_all(recording.seed)
-        with one.active():
+        with ambient.in_force(settings), one.active():
             output = call_model(model, args, kwargs, history.options.exhaust)
         new = one.finish(model, output)
     finally:
@@ -207,20 +211,21 @@ def _warn_if_changed(
             stacklevel=5,
         )
         return
-    behind, _ = request.whole.descendants(request.swaps, changed=request.edges)
+    behind, affected = request.whole.descendants(request.swaps, changed=request.edges)
     behind |= {place.value.call for place, _ in request.changes}
     edited = {
         (source.kind, source.name) for each in [*history.requests, request] for source in each.of_sources().values()
     }
     now = dict(zip(sites_of(recording), recording.calls, strict=True))
     unwritten = on_unwritten_memory(history.recording)
+    first_read = _first_read(history.recording, affected)
     for number, (site, call) in enumerate(zip(sites, history.recording.calls, strict=True)):
         other = now.get(site)
         if other is None or number in unwritten:
             continue
         if name := _kept(history.recording, call, recording, other, edited, state):
             what = f"reads {name!r}, which holds something else than in the recorded pass"
-        elif number not in behind and [value.digest for value in call.outputs] != [one.digest for one in other.outputs]:
+        elif number not in behind and number < first_read and _digests(call) != _digests(other):
             what = "gave other values than in the recorded pass, though no edit is before it"
         else:
             continue
@@ -230,6 +235,19 @@ def _warn_if_changed(
             stacklevel=5,
         )
         return
+
+
+def _digests(call: Call) -> list[int | str]:
+    return [value.digest for value in call.outputs]
+
+
+def _first_read(recording: Recording, affected: set[int]) -> int:
+    """Return the number of the call before which Python first read a value that an edit may change.
+
+    From there on Python may bring the change anywhere: into a number, a list, an array of NumPy.
+    """
+    reads = (one.call for one in recording.escapes if any(id(value) in affected for value in read_by_python(one)))
+    return min(reads, default=len(recording.calls))
 
 
 def _kept(

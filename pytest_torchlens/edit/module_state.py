@@ -40,6 +40,7 @@ class ModuleState:
             (address, home, dict(home))
             for address, module in named_modules(model)
             for home in (vars(module), *(vars(module)[name] for name in _HOMES))
+            if isinstance(home, dict)  # of a scripted module they are views of what C++ has
         ]
         held = [*(buffer for _, buffer in named_buffers(model)), *tensors(inputs), *others]
         self._contents = {id(tensor): (tensor, duplicate(tensor)) for tensor in held if not is_lazy(tensor)}

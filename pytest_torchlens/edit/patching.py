@@ -64,6 +64,7 @@ def path_patch(
         Keys as in `ModelHistory.edit`.
     frozen
         Keys of the activations, parts or edges that stay as in `history`: the paths through them are not taken.
+        A warning says if no path is left, and the edits change nothing.
     at
         The index of the sender and the receivers that have none.
 
@@ -79,8 +80,10 @@ def path_patch(
     places = places_in(history, frozen)
     whole = {place.text: place for place in places if place.index is None}  # two keys may name one activation
     kept = [*whole.values(), *(place for place in places if place.index is not None)]
-    edits = patch_from(other, sender, at=at) | patches(history, kept)
     senders = places_in(history, [sender], at)
+    if both := [place.text for place in senders if place.text in {each.text for each in kept}]:
+        raise ValueError(f"path_patch: {both[0]} is the sender, and frozen: leave it out of frozen")
+    edits = patch_from(other, sender, at=at) | patches(history, kept)
     _check_reached(history, senders, receivers)
     patched = patch_from(history.edit(edits), *receivers, at=at)
     if kept:

@@ -72,7 +72,8 @@ def attribution_patch(
     with noted("the metric of attribution_patch raised this"):
         value: Any = metric(output_with(history.recording, dict(zip(paths, found.values(), strict=True))))
     if not isinstance(value, torch.Tensor) or value.numel() != 1:
-        raise TypeError("attribution_patch: metric: expected a tensor with one number")
+        got = f"one of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+        raise TypeError(f"attribution_patch: metric: expected a tensor with one number, got {got}")
     if not value.requires_grad:
         raise NotReplayableError(f"attribution_patch: {_why_no_gradients(history)}")
     gradients: list[torch.Tensor | None] = [*torch.autograd.grad(value.sum(), [*zeros.values()], allow_unused=True)]

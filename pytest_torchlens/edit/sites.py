@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 from types import CodeType
+from typing import Any
 from typing import NamedTuple
 
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import ModuleCall
+from pytest_torchlens.history.source import position
 
 
 class Statement(NamedTuple):
@@ -21,13 +23,14 @@ class Statement(NamedTuple):
         Address of the innermost module.
     function
         Name of the function that is called.
-    frames
-        Code positions from the module's forward down to the call.
+    places
+        Code and place in its source for each frame from the module's forward down to the call.  Places are used rather
+        than instructions because Python 3.11 puts a call at another instruction once it has run often.
     """
 
     module: str
     function: str
-    frames: Frames
+    places: tuple[Any, ...]
 
 
 class Site(NamedTuple):
@@ -57,7 +60,7 @@ class Sites:
     def next(self, module: ModuleCall | None, function: str, frames: Frames) -> Site:
         """Return the site of a call that is about to be made."""
         address, number = (module.address, module.number) if module is not None else ("", 0)
-        statement = Statement(address, function, of_model(frames))
+        statement = Statement(address, function, _places(of_model(frames)))
         return Site(statement, number, self._counts[statement, number])
 
     def count(self, site: Site) -> None:
@@ -81,6 +84,11 @@ def of_model(frames: Frames) -> Frames:
     """Return code positions without those of our own functions, which differ between recording and editing."""
     pairs = zip(frames[::2], frames[1::2], strict=True)
     return tuple(each for pair in pairs if not _is_ours(pair[0]) for each in pair)
+
+
+def _places(frames: Frames) -> tuple[Any, ...]:
+    pairs: Any = zip(frames[::2], frames[1::2], strict=True)
+    return tuple([(code, position(code, at) or at) for code, at in pairs])
 
 
 def _is_ours(code: object) -> bool:

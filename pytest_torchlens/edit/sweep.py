@@ -217,7 +217,10 @@ def _naming(name: Any) -> Iterator[None]:
         if type(error) not in (LookupKeyError, ValueError, TypeError, RuntimeError):  # others need other arguments
             with noted(f"sweep: edit {name!r:.80}"):
                 raise
-        raise type(error)(f"sweep: edit {name!r:.80}: {str(error).removeprefix('sweep: ')}") from error
+        named = type(error)(f"sweep: edit {name!r:.80}: {str(error).removeprefix('sweep: ')}")
+        for note in getattr(error, "__notes__", ()):  # there are none before Python 3.11
+            getattr(named, "add_note")(note)  # noqa: B009 - mypy knows 3.10 alone
+        raise named from error
 
 
 # -- the runs ------------------------------------------------------------------------------------------------------

@@ -177,8 +177,7 @@ class Player:
 
         The tuple is empty for a call that only overwrites its arguments.
         """
-        if call.ambient != self._ambient:
-            self._apply_settings(call.ambient)
+        self.apply_settings(call)
         if call.random is not None:
             generator = call.random.generator
             self._generators.setdefault(id(generator), (generator, generator.get_state()))
@@ -258,10 +257,12 @@ class Player:
         """Set the recorded settings anew at the next call: another player has set its own since."""
         self._ambient = -1
 
-    def _apply_settings(self, number: int) -> None:
-        self._settings.close()
-        self._settings.enter_context(ambient.in_force(self.recording.ambient.rows[number]))
-        self._ambient = number
+    def apply_settings(self, call: Call) -> None:
+        """Set the settings that a call ran under."""
+        if call.ambient != self._ambient:
+            self._settings.close()
+            self._settings.enter_context(ambient.in_force(self.recording.ambient.rows[call.ambient]))
+            self._ambient = call.ambient
 
 
 def _elements_kept(call: Call, arguments: Arguments) -> int:

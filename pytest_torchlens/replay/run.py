@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from collections.abc import Callable
 from collections.abc import Iterator
 from functools import partial
@@ -17,6 +18,7 @@ from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Source
 from pytest_torchlens.capture import Value
+from pytest_torchlens.capture import ambient
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.calls import Escape
 from pytest_torchlens.capture.fingerprint import holds
@@ -77,6 +79,10 @@ class Run:
         self._player_for = player_for
         self._descendants, self._affected = subgraph.descendants(self._swaps, subgraph.outside, self._edges)
         """Numbers of the calls that depend on a swap, and the ids of the values that do."""
+        self._labels: defaultdict[int, list[str]] = defaultdict(list)
+        """Labels of its outputs by the id of what is read."""
+        for label, read in subgraph.ends.items():
+            self._labels[id(read)].append(label)
         self._must_run = set(subgraph.calls) if swaps is None else self._descendants
         self._shared = subgraph.shared
         self._checks = check_decisions
@@ -150,10 +156,12 @@ class Run:
         generators = Generators()
         self.player = self._player_for(self._recording, self.numbers)
         self._results: dict[str, torch.Tensor] = {}
+        self._results_in: defaultdict[int, list[str]] = defaultdict(list)
+        """Labels of the results by their memory."""
         self._borrowed: set[int] = set()
         """Memory of saved activations."""
         try:
-            with torch._C.DisableTorchFunction(), self.player:
+            with torch._C.DisableTorchFunction(), ambient.in_force(self._recording.ambient.at_start), self.player:
                 self._sources()
                 for number in sorted(self.numbers | self._fed.keys()):
                     self._step(number, calls[number])
@@ -200,6 +208,8 @@ class Run:
     def _feed(self, number: int, value: Value) -> None:
         """Put a saved activation, or what replaces it, in the place of a value."""
         swap, borrow = self._swaps.get(id(value)), partial(self._borrow, value)
+        if swap is not None:
+            self.player.apply_settings(self._recording.calls[number])
         tensor = borrow() if swap is None else swap.tensor(borrow)
         if value.requires_grad and not tensor.requires_grad and not tensor.is_inference():
             # kernels are chosen by it: that of attention by its mask
@@ -285,10 +295,12 @@ class Run:
 
     def _protect_results(self, tensor: torch.Tensor) -> None:
         """Copy the results in the memory of a tensor that is about to be overwritten."""
-        key = storage_key(tensor)
-        for label, result in self._results.items():
-            if result is tensor or (key and storage_key(result) == key):
-                self._results[label] = _copy_in_graph(result)
+        for label in self._results_in.pop(_memory(tensor), ()):
+            self._add_result(label, _copy_in_graph(self._results[label]))
+
+    def _add_result(self, label: str, tensor: torch.Tensor) -> None:
+        self._results[label] = tensor
+        self._results_in[_memory(tensor)].append(label)
 
     def _replace(self, call: Call, value: Value, tensor: torch.Tensor) -> None:
         """Put a swap in the place of an output; what an operation wrote into shared memory is written over there."""
@@ -317,9 +329,8 @@ class Run:
                 f"{self._subgraph.label_of(value)} has shape {tuple(tensor.shape)} now, {tuple(value.shape)} then: the "
                 "model might run other operations; check_decisions=False goes on with the recorded ones"
             )
-        for label, read in self._subgraph.ends.items():
-            if read is value:
-                self._results[label] = tensor
+        for label in self._labels.get(id(value), ()):
+            self._add_result(label, tensor)
         for index, escape in self._decisions:
             if any(read is value for read in read_by_python(escape)) and not holds(tensor, value):
                 self._check_decision(index, escape, tensor)
@@ -391,6 +402,11 @@ def is_unchanged(source: Source) -> bool:
     if source.value.digest != "":
         return holds(source.live, source.value)
     return source.version < 0 or version_of(source.live) == source.version
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    """Return the key of a tensor's storage; for one that has none, a key of its own."""
+    return storage_key(tensor) or -id(tensor)
 
 
 def _copy_in_graph(tensor: torch.Tensor) -> torch.Tensor:

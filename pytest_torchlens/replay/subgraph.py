@@ -69,7 +69,8 @@ class Subgraph:
     ) -> None:
         if not hasattr(history, "recording"):
             kind = type(history).__name__
-            raise TypeError(f"expected a history, got {kind}: log_forward_pass(model, x) records one")
+            has = ", which has no calls that can run" if kind == "LoadedHistory" else ""
+            raise TypeError(f"expected a history, got {kind}{has}: log_forward_pass(model, x) records one")
         self.history = history
         self.recording = history.recording
         self._nodes = {node.label: node for node in history.nodes}

@@ -339,6 +339,19 @@ def test_an_edit_does_not_land_on_another_call_of_the_function():
     assert torch.equal(output(second), torch.full((3, 4), 99.0))
 
 
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_a_call_is_found_again_when_python_has_made_its_code_faster():
+    def forward(x):
+        return sum(torch.relu(row) for row in x)
+
+    model = Function(forward)
+    history = tl.log_forward_pass(model, X)
+    for _ in range(10):  # 3.11 calls `sum` at another instruction after some
+        model(X)
+    edited = history.edit({"relu_1:2": 7.0}, live=True)
+    assert torch.equal(output(edited), output(history.edit({"relu_1:2": 7.0})))
+
+
 class Counting(nn.Module):
     def __init__(self):
         super().__init__()
@@ -524,6 +537,8 @@ def test_what_cannot_be_opened():
         ({"linear_2": lambda t: t.sum()}, ValueError, r"got float32\[\]"),
         ({"linear_2": 1.0, Part("linear_2")[0]: 0.0}, ValueError, r"edited twice: as a whole, and linear_2_3 \[0\]"),
         ({Part("linear_2")[0]: 1.0, Part("linear_2")[:, 0]: 0.0}, ValueError, "edited twice: name each element"),
+        ({"linear_2": 1.0, 3: 0.0}, ValueError, "linear_2_3 is edited twice: as a whole, and by another key: name it"),
+        ({Part("linear_2")["first"]: 1.0}, TypeError, "expected an index, or names such as .*, got 'first'"),
         ({}, ValueError, "expected one edit or more"),
         ([("linear_2", 0.0)], TypeError, "expected a mapping from keys to changes, got list"),
     ],

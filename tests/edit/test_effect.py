@@ -174,6 +174,16 @@ def test_a_failure_says_where_a_change_shrinks():
     assert re.search(r"the change shrinks most at layernorm_1_2: changed by [\d.e-]+ %, what it reads by 900 %", text)
 
 
+def test_a_failure_says_how_to_ask_for_a_smaller_effect(history):
+    edit = {tl.Part("linear_1")[:, 2]: lambda t: t + 0.001}
+    fix = re.search(
+        r"fix: at_least is relative .*at_least=(\S+) would pass\. .*metric=", failure(history, edit, at_least=9)
+    )
+    tl.assert_effect(history, edit, at_least=float(fix[1]) * 0.99)
+    assert "fix:" not in failure(history, edit, at_least=9, metric=lambda y: y[1].sum())
+    assert "fix:" not in failure(history, {"sigmoid_1": 0.0}, at_least=9)
+
+
 def test_without_saved_values_outputs_are_compared_and_the_reason_says_what_is_missing(model):
     history = tl.log_forward_pass(model, X, layers_to_save=None)
     tl.assert_effect(history, {"linear_1": 0.0}, at_least=0.5)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 from torch import nn
 
 import pytest_torchlens as tl
+from pytest_torchlens.capture import ambient
 from tests.models import Function
 
 X = torch.linspace(-1.0, 2.0, 8).reshape(2, 4)
@@ -209,3 +212,109 @@ def test_memory_that_is_filled_in_pieces_is_no_change_of_the_model(how, recwarn)
             del [torch.full((size,), float(number)) for _ in range(200)][:]
         history.edit({"linear_1": lambda t: t}, live=True)
     assert [str(warning.message) for warning in recwarn if "edit" in str(warning.message)] == []
+
+
+def _out_argument(y):
+    memory = torch.empty(3, 4)
+    torch.mul(y, 2, out=memory[:2])
+    torch.add(y[0], 1, out=memory[2])
+    return memory * 3
+
+
+def _grown(y):
+    memory = torch.empty(0)
+    torch.sin(y, out=memory)
+    return memory + 1
+
+
+def _like(y):
+    memory = torch.empty_like(y)
+    halves = memory.view(2, 2, 2)
+    halves[:, 0] = y[:, :2]
+    halves[:, 1] = y[:, 2:].exp()
+    return memory - y
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+@pytest.mark.parametrize("fill", [_out_argument, _grown, _like])
+def test_edits_before_and_in_memory_that_the_model_fills(fill):
+    linear = nn.Linear(4, 4)
+    model = Function(lambda x: fill(linear(x)))
+    with torch.no_grad():
+        history = tl.log_forward_pass(model, X)
+        expected = fill(linear(X) * 2)
+    written = next(op.label for op in history if op.label.startswith(("mul", "sin", "setitem")))
+    for live in (False, True):
+        assert torch.equal(output(history.edit({"linear_1": lambda t: t * 2}, live=live)), expected)
+    replayed, live = (output(history.edit({written: 0.5}, live=live)) for live in (False, True))
+    assert torch.equal(replayed, live)
+    assert not torch.equal(replayed, output(history))
+
+
+@contextlib.contextmanager
+def _float64():
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+SETTINGS = {
+    "gradients": (torch.no_grad, nn.TransformerEncoderLayer(4, 2, batch_first=True).eval(), X[None], 1),
+    "autocast": (lambda: torch.autocast("cpu", dtype=torch.bfloat16), net(), X, "relu_1"),
+    "inference mode": (torch.inference_mode, net(), X, "relu_1"),
+    "dtype": (_float64, Function(lambda x: (x * torch.ones(4)).sin()), X, "mul_1"),
+}
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+@pytest.mark.parametrize(("settings", "model", "x", "key"), SETTINGS.values(), ids=SETTINGS)
+def test_a_live_pass_runs_under_the_settings_of_the_recorded_one(settings, model, x, key):
+    with settings():
+        history = tl.log_forward_pass(model, x)
+    before = ambient.current()
+    replayed, live = (output(history.edit({key: lambda t: t * 2}, live=live)) for live in (False, True))
+    assert torch.equal(replayed, live)
+    assert replayed.dtype == live.dtype
+    assert ambient.current() == before
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+@pytest.mark.parametrize(
+    "through_python",
+    [
+        lambda y: torch.full((4,), y.max().item()),
+        lambda y: torch.tensor(y.tolist()),
+        lambda y: torch.from_numpy(y.numpy() * 2) + 1,
+    ],
+    ids=["number", "list", "array"],
+)
+def test_what_an_edit_changes_through_python_is_no_change_of_the_model(through_python):
+    linear = nn.Linear(4, 4)
+    model = Function(lambda x: through_python(linear(x).detach()))
+    history = tl.log_forward_pass(model, X)
+    edited = history.edit({"linear_1": lambda t: t + 2}, live=True)
+    assert torch.equal(output(edited), through_python(linear(X).detach() + 2))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_a_model_with_a_scripted_module_is_edited_live_and_stays_as_it_is():
+    model = nn.Sequential(nn.Linear(4, 4), torch.jit.script(nn.BatchNorm1d(4)), nn.ReLU())
+    history = tl.log_forward_pass(model, X)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    live = history.edit({"0": lambda t: t * 2}, live=True)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert torch.equal(output(live), output(history.edit({"0": lambda t: t * 2})))
+
+
+@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.parametrize("key", ["input_1", "linear_1", "relu_1"])
+@pytest.mark.parametrize("saved", ["all", None])
+def test_the_function_of_an_edit_runs_under_the_settings_of_the_pass(key, saved, live):
+    model = net()
+    history = tl.log_forward_pass(model, X, layers_to_save=saved)
+    seen = []
+    with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+        history.edit({key: lambda t: (seen.append(ambient.current()), t * 2)[1]}, live=live)
+    assert seen == [ambient.current()]

@@ -146,6 +146,8 @@ def test_mistakes(model, loaded):
         loaded.edit({"linear_1": 0.0}, model=model, input_args=[X, X])
     with pytest.raises(TypeError, match="edits: expected a mapping from keys to changes, got list"):
         loaded.edit([("linear_1", 0.0)], model=model, input_args=X)
+    with pytest.raises(TypeError, match="got LoadedHistory, which has no calls that can run"):
+        tl.edit.patch_from(loaded, "linear_1")
     with pytest.raises(TypeError, match=r"assert_effect\(loaded.edit\(edits, model=model, input_args=x\), at_least="):
         tl.assert_effect(loaded, {"linear_1": 0.0}, at_least=0.1)
 

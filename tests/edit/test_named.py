@@ -236,7 +236,9 @@ def test_grid_names_rows_and_columns():
         (lambda: edit.steer(3.0), TypeError, "vector: expected a tensor"),
         (lambda: edit.project_off(torch.zeros(3)), ValueError, "not only zeros"),
         (lambda: edit.project_off(torch.tensor([1.0, torch.inf])), ValueError, "of finite numbers"),
+        (lambda: edit.project_off(torch.ones(3), axis="x"), TypeError, "axis: expected an integer, got 'x'"),
         (lambda: edit.splice_module(abs), TypeError, "expected a module"),
+        (lambda: edit.grid("relu_1", 0.0, position=[0]), TypeError, "keys of the history in a list, got 'relu_1'"),
     ],
 )
 def test_errors_of_parameters(make: Callable[[], Any], error: type[Exception], message: str):
@@ -248,7 +250,8 @@ def test_errors_of_parameters(make: Callable[[], Any], error: type[Exception], m
     ("change", "message"),
     [
         (edit.mean_ablate(7), "has no dimension 7"),
-        (edit.mean_ablate(0, of=torch.ones(4, 2)), "means of shape .* cannot be expanded to"),
+        (edit.mean_ablate(0, of=torch.ones(4, 7, 2)), "means of shape .* cannot be expanded to"),
+        (edit.mean_ablate(0, of=torch.ones(4)), r"expected 3 dimensions, .* got shape \[4\]: a mean that you have"),
         (edit.resample(seed=0, axis=9), "has no dimension 9"),
         (edit.steer(torch.ones(3)), r"vector of shape \[3\] cannot"),
         (edit.project_off(torch.ones(3)), "is not 3 long"),
@@ -291,11 +294,13 @@ def test_errors_of_edits():
         edit.path_patch(history, plain, "embed")
     with pytest.raises(ValueError, match=r"receiver embedding_1_1 does not depend on add_2_.*: it comes before it"):
         edit.path_patch(history, plain, "blocks.0", "embed")
+    with pytest.raises(ValueError, match=r"path_patch: add_2_.* is the sender, and frozen: leave it out of frozen"):
+        edit.path_patch(history, plain, "blocks.0", "blocks.1", frozen=["blocks.0"])
     with pytest.raises(tl.NotReplayableError, match="record the pass with gradients on"):
         edit.attribution_patch(plain, history, ["blocks.0"], torch.sum)
     with pytest.raises(tl.NotReplayableError, match="from the metric to the keys: it detaches them"):
         edit.attribution_patch(history, plain, ["blocks.0"], lambda output: output.detach().sum())
-    with pytest.raises(TypeError, match="a tensor with one number"):
+    with pytest.raises(TypeError, match=r"a tensor with one number, got one of shape \["):
         edit.attribution_patch(history, plain, ["blocks.0"], lambda output: output)
     with pytest.raises(TypeError, match="which has no gradients"):
         edit.attribution_patch(history, plain, ["input_1"], torch.sum)
