@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest_torchlens
@@ -21,6 +22,8 @@ html_css_files = ["site.css"]
 
 myst_heading_anchors = 3  # links to headings work as they do on GitHub
 myst_links_external_new_tab = False
+for variable in ("CI", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
+    os.environ.pop(variable, None)  # notebooks show what pytest prints for a person
 nb_execution_mode = "force"
 nb_execution_in_temp = True
 nb_execution_raise_on_error = True
@@ -30,3 +33,17 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 napoleon_google_docstring = False
 autosummary_generate = False
+
+# A reference to this package must lead somewhere; other projects' names are not on this site.
+nitpicky = True
+nitpick_ignore_regex = [("py:.*", r"(?!pytest_torchlens\.).*"), ("py:class", r".*\.(HistoryView|LazyFields|Listener)")]
+
+
+def setup(app: Any) -> None:
+    """Register what Sphinx calls."""
+    app.connect("source-read", _lead_to_index)
+
+
+def _lead_to_index(_app: Any, _name: str, source: list[str]) -> None:
+    """Let links to README.md lead to the page that shows it."""
+    source[0] = source[0].replace("](../README.md)", "](index.md)")
