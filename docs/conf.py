@@ -29,7 +29,10 @@ nb_execution_in_temp = True
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 
+default_role = "py:obj"  # a name in a docstring leads to its page, where it has one
+toc_object_entries_show_parents = "hide"
 autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
 autodoc_typehints = "description"
 napoleon_google_docstring = False
 autosummary_generate = False

@@ -37,7 +37,7 @@ def _options() -> Iterator[str]:
         usage = f"`{option.flag}={option.metavar}`\n\n" if option.metavar else ""
         ini = f" Ini key: `{option.name}`." if option.name in keys else ""
         yield f"### `{option.flag}`\n\n{usage}{markdown(option.help)}{ini}\n"
-    yield "## Ini keys\n\nFor `[pytest]` in `pytest.ini`, or pytest's table in `pyproject.toml`. An option wins over its key.\n"
+    yield "## Ini keys\n\nFor `pytest.ini`, or pytest's table in `pyproject.toml`. An option wins over its key.\n"
     yield "| key | type | default | what it sets |\n|---|---|---|---|"
     for key in INI_KEYS:
         yield f"| `{key.name}` | {key.kind} | {_default(key.default)} | {markdown(key.help)} |"
