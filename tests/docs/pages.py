@@ -30,8 +30,8 @@ def blocks_of(name: str) -> list[Block]:
 def run_page(name: str, pytester: pytest.Pytester) -> None:
     """Run a page in the folder of `pytester`.
 
-    ``python`` and ``yaml`` blocks that begin with ``# FILE`` are written as that file; other ``python`` blocks run, and a
-    ``text`` block is what the last one printed.  In a ``console`` block, ``pytest`` and ``pytest-lens`` run, and the
+    ``python`` and ``yaml`` blocks that begin with ``# FILE`` are written as that file; other ``python`` blocks run, and
+    a ``text`` block is what the last one printed.  In a ``console`` block, ``pytest`` and ``pytest-lens`` run, and the
     lines below each command are printed by it; other commands are for the reader.
     """
     variables: dict[str, object] = {"__name__": "page"}
