@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch  # noqa: F401 - pytester forgets what an inner run imports, and torch cannot be imported twice
+import torch  # here, as pytester forgets what an inner run imports, and torch cannot be imported twice
 
+from pytest_torchlens import log_forward_pass
 from pytest_torchlens.report import write_site
 from tests.docs.pages import DOCS
 from tests.docs.pages import assert_quoted
@@ -46,6 +47,13 @@ def test_pages_run_and_print_what_they_quote(name: str, pytester: pytest.Pyteste
     for variable in ("CI", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
         monkeypatch.delenv(variable, raising=False)
     run_page(name, pytester)
+
+
+def test_the_picture_of_the_tutorial_is_what_is_drawn(torchvision, tmp_path: Path):
+    history = log_forward_pass(torchvision.models.resnet18().eval(), torch.rand(1, 3, 64, 64), layers_to_save=None)
+    drawn = history.draw(tmp_path / "block.svg", focus="layer2.0")
+    texts = [re.findall(r"<text.*?>(.*?)</text>", path.read_text()) for path in (drawn, DOCS / "tutorial_block.svg")]
+    assert sorted(texts[0]) == sorted(texts[1])
 
 
 @pytest.mark.parametrize("quoted", ["b\na\n", "c\n", "a 2\n"])
