@@ -54,6 +54,7 @@ def test_the_picture_of_the_tutorial_is_what_is_drawn(torchvision, tmp_path: Pat
     drawn = history.draw(tmp_path / "block.svg", focus="layer2.0")
     texts = [re.findall(r"<text.*?>(.*?)</text>", path.read_text()) for path in (drawn, DOCS / "tutorial_block.svg")]
     assert sorted(texts[0]) == sorted(texts[1])
+    assert "packages/" not in (DOCS / "tutorial_block.svg").read_text()  # where the library is installed
 
 
 @pytest.mark.parametrize("quoted", ["b\na\n", "c\n", "a 2\n"])
