@@ -31,7 +31,7 @@ COLUMNS = ["model", "family", "torch", *NAMES, "remark"]
 REDRAWN = "passed, weights drawn anew"
 HEAD = """# What the checks found
 
-Made by `python docs/make_checks_page.py` from the tables in [zoo/checks](zoo/checks): [checks](checks.md) of real
+Made by `python docs/make_checks_page.py` from the tables in `docs/zoo/checks`: [checks](checks.md) of real
 models with random weights, in processes of one thread on a CPU. Results are measured and none is guessed.
 
 - **passed**: at least one output that depends on the input was compared, and agrees. No pass is vacuous.

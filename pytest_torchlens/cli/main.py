@@ -48,11 +48,7 @@ USAGE_ERROR = 2
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand and return the exit status: the subcommand's, or 2 for a usage error."""
-    parser = _Parser(prog="pytest-lens", description="Works on the reports and baselines that pytest --lens-… writes.")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
-    for command in COMMANDS:
-        command.add(commands)
-    options = parser.parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     try:
         with contextlib.redirect_stdout(cast("TextIO", _Output(sys.stdout))):
             status = int(options.run_command(options))
@@ -63,6 +59,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (CommandError, OSError) as error:
         return _report(error)
     return status
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of all subcommands."""
+    parser = _Parser(prog="pytest-lens", description="Works on the reports and baselines that pytest --lens-… writes.")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
+    for command in COMMANDS:
+        command.add(commands)
+    return parser
 
 
 def _report(error: Exception) -> int:

@@ -27,7 +27,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         description="Merges into OURS what only one side changed since BASE. A baseline is what one pass computed, so "
         "operations and weights are taken from one side as a whole, and so are the numbers of each environment. "
         "Ends with 1 if both sides changed the same: OURS then holds both, between git's conflict markers. "
-        'To use it: git config merge.lens.driver "pytest-lens merge-baseline %%O %%A %%B", and in .gitattributes '
+        'To use it: git config merge.lens.driver "pytest-lens merge-baseline %O %A %B", and in .gitattributes '
         "the line: lens_baselines/**/*.json merge=lens",
     )
     parser.add_argument(

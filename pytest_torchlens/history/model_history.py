@@ -68,7 +68,7 @@ class ModelHistory(HistoryView):
     Parameters
     ----------
     recording
-        What `pytest_torchlens.capture.record` returned.
+        What ``pytest_torchlens.capture.record`` returned.
     options
         How the pass was recorded, and which layers are saved.
 

@@ -20,7 +20,7 @@ from pytest_torchlens.plugin.fixtures import lens_report
 from pytest_torchlens.plugin.fixtures import lens_same
 from pytest_torchlens.plugin.fixtures import lens_trace
 from pytest_torchlens.plugin.fixtures import lens_validate
-from pytest_torchlens.plugin.options import MARKER_HELP
+from pytest_torchlens.plugin.options import MARKER_LINES
 from pytest_torchlens.plugin.options import add_options
 from pytest_torchlens.plugin.options import is_distributed
 from pytest_torchlens.plugin.options import is_set
@@ -84,17 +84,8 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the markers, and the plugins for models if any are named."""
-    config.addinivalue_line("markers", MARKER_HELP)
-    config.addinivalue_line(
-        "markers",
-        "lens_zoo(zoo, *, include='*', exclude=(), limit=None): run the test, which uses the fixture lens_model, "
-        "with each model of a zoo whose name matches",
-    )
-    config.addinivalue_line(
-        "markers",
-        "lens_expect(no_nan=True, grad_norm='<1e3', ..., every=10, folder=None): expectations of a test's training, "
-        "and options of its recorder; the recorder finds the models unless the test uses lens_recorder",
-    )
+    for marker in MARKER_LINES:
+        config.addinivalue_line("markers", marker)
     if is_wanted(config):
         if config.hook.pytest_lens_checks.get_hookimpls():
             from pytest_torchlens.plugin.checks import own_checks

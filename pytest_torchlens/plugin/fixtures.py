@@ -191,8 +191,10 @@ def lens_recorder(request: pytest.FixtureRequest) -> Iterator[Recorder]:
             lens_recorder.track_parameters(model)
             lens_recorder.expect(no_nan=True, grad_norm="<1e3", dead_units="<5%", loss_decreases=True)
             for x, y in batches:
-                ...  # forward, backward
+                loss = loss_of(model(x), y)
+                loss.backward()
                 optimizer.step()
+                optimizer.zero_grad()
                 lens_recorder.step(loss=loss)
 
     It is a `pytest_torchlens.recorder.Recorder`.  With ``--lens-report=DIR`` curves and videos are in

@@ -29,12 +29,16 @@ ISOLATE_ABOVE = 20
 """If a zoo file has more models to run than this, each runs in a worker process."""
 DEFAULT_TIMEOUT = 600
 """Default of ``--lens-timeout``."""
-MARKER_HELP = (
+MARKER_LINES = (
     "lens(*, autotrace, mode, parts, seconds, memory, fail_on, checks): how the models that a test calls are "
     "validated, what fails lens_check, and the checks of lens_same, each like the option or ini key of that name; "
-    "models of a zoo have it without arguments"
+    "models of a zoo have it without arguments",
+    "lens_zoo(zoo, *, include='*', exclude=(), limit=None): run the test, which uses the fixture lens_model, "
+    "with each model of a zoo whose name matches",
+    "lens_expect(no_nan=True, grad_norm='<1e3', ..., every=10, folder=None): expectations of a test's training, "
+    "and options of its recorder; the recorder finds the models unless the test uses lens_recorder",
 )
-"""Help text of the marker ``lens``."""
+"""The markers, each as ``pytest --markers`` prints it."""
 
 
 def add_options(parser: pytest.Parser) -> None:
