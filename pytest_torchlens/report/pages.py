@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 _TABLES = ("vendor/sortable.min.js", "templates/page.js")
 
-_GRAPH = ("vendor/panzoom.min.js", "vendor/uPlot.iife.min.js", "templates/graph.js", "templates/plots.js")
+_GRAPH = ("vendor/uPlot.iife.min.js", "templates/folds.js", "templates/graph.js", "templates/plots.js")
 
 _STYLES = ("vendor/uPlot.min.css", "templates/page.css")
 
@@ -109,7 +109,7 @@ class Pages:
         )
 
     def model(self, report: ModelReport, views: Views) -> str:
-        """Return the page of one model; `views` are its drawings."""
+        """Return the page of one model; `views` is its graph."""
         history = report.history
         costs, curves = Costs.of(report), charts(report)
         rows = list(layers(history)) if history else []
@@ -124,7 +124,7 @@ class Pages:
             findings=finding_rows(report),
             severities=severities([report]),
             views=views,
-            details=gzip_base64(json.dumps(details(report, costs, views))) if costs else "",
+            details=gzip_base64(json.dumps(details(report, costs), separators=(",", ":"))) if costs else "",
             layers=rows[:MAX_ROWS],
             tree=module_tree(costs) if costs else [],
             costs=costs,
