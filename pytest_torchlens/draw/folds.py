@@ -147,9 +147,8 @@ class _Folder(Composer):
     def _fold(self, group: _Group, nodes: list[DrawnNode]) -> Fold:
         owner = self._owners(nodes)
         arrows, carried = self._arrows_inside(owner)
-        graph = Digraph(
-            "fold", graph_attr=self._frame(arrows), node_attr=self.look.nodes(), edge_attr=self.look.arrows()
-        )
+        look = self.look
+        graph = Digraph("fold", graph_attr=self._frame(arrows), node_attr=look.nodes(), edge_attr=look.arrows())
         for node in nodes:
             graph.node(node.id, id=node.id, **look.node(node))
         for arrow in arrows:
