@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import math
+from functools import cached_property
 from importlib.resources import files
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ from pytest_torchlens.report import summary
 from pytest_torchlens.report.drawings import gzip_base64
 from pytest_torchlens.report.drawings import row_id
 from pytest_torchlens.report.layer_table import Costs
+from pytest_torchlens.report.layer_table import LayerRow
 from pytest_torchlens.report.layer_table import details
 from pytest_torchlens.report.layer_table import layers
 from pytest_torchlens.report.layer_table import module_tree
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
     from pytest_torchlens.report.drawings import Views
 
 
-_TABLES = ("vendor/sortable.min.js", "templates/page.js")
+_TABLES = ("templates/page.js",)
 
 _GRAPH = ("vendor/uPlot.iife.min.js", "templates/folds.js", "templates/graph.js", "templates/plots.js")
 
@@ -125,14 +127,37 @@ class Pages:
             severities=severities([report]),
             views=views,
             details=gzip_base64(json.dumps(details(report, costs), separators=(",", ":"))) if costs else "",
-            layers=rows[:MAX_ROWS],
-            tree=module_tree(costs) if costs else [],
+            has_layers=bool(rows),
+            **self._layer_rows(report, costs, rows[:MAX_ROWS], has_graph=bool(views.packed)),
+            **self._tree(report, costs),
             costs=costs,
             charts=curves,
             charts_data=gzip_base64(json.dumps(curves)),
             notes=notes,
             stem=PurePosixPath(page_path(report)).stem,
         )
+
+    def _layer_rows(
+        self, report: ModelReport, costs: Costs | None, layers: list[LayerRow], *, has_graph: bool
+    ) -> dict[str, object]:
+        """Return the rows of the layer table; many are packed, as the page needs only those in sight."""
+        layer_row = self._parts.layer_row
+        rows = [layer_row(layer, number, report, costs, has_graph) for number, layer in enumerate(layers, 1)]
+        html = Markup("\n").join(rows)
+        if len(rows) <= MOST_IN_HTML:
+            return {"layer_rows": html, "packed_rows": ""}
+        return {"layer_rows": "", "packed_rows": gzip_base64(html)}
+
+    def _tree(self, report: ModelReport, costs: Costs | None) -> dict[str, object]:
+        """Return the module tree; a large one is packed."""
+        tree = module_tree(costs) if costs else []
+        html = self._parts.module_tree(tree, report)
+        packed = len(tree) > MOST_IN_HTML
+        return {"tree": tree, "tree_html": "" if packed else html, "packed_tree": gzip_base64(html) if packed else ""}
+
+    @cached_property
+    def _parts(self) -> Any:
+        return self.jinja.get_template("parts.html.j2").module
 
 
 def _mark(word: str) -> str:
@@ -198,8 +223,11 @@ def _number(value: float) -> float | None:
     return float(f"{value:.5g}") if math.isfinite(value) else None
 
 
-MAX_ROWS = 4_000
-"""Maximum rows of the layer table: a row takes about 1 KB, and a page must stay below 5 MB."""
+MOST_IN_HTML = 300
+"""Rows of the layer table, and of the module tree, that the page has as HTML; longer ones are packed."""
+
+MAX_ROWS = 20_000
+"""Maximum rows of the layer table: a packed row takes about 100 bytes."""
 
 _MARKS = {
     "passed": "✓",

@@ -30,6 +30,7 @@ from pytest_torchlens.report.layer_table import details
 from pytest_torchlens.report.pages import Pages
 from tests.draw.samples import Sketch
 from tests.draw.samples import transformer
+from tests.draw.test_folds import chain
 from tests.draw.test_rolled import cell
 from tests.report.html_page import Page
 from tests.report.samples import audited
@@ -302,10 +303,19 @@ def test_rows_beyond_the_limit_are_left_out_and_that_is_said(monkeypatch, tmp_pa
     assert "the table shows the first 10 of 24 tensors; the JSON file has all" in page.words
 
 
-def test_a_page_of_1500_operations_is_below_5_megabytes(tmp_path):
-    report = save_drawing(passed(history=transformer(88)), tmp_path)
+@pytest.mark.parametrize("history", [transformer(176), chain(3000)], ids=["transformer", "chain"])
+def test_a_page_of_3000_operations_is_below_1_5_megabytes(tmp_path, history):
+    assert len(history.operations) > 2_900
+    report = save_drawing(passed(history=history), tmp_path)
     text = Pages(run(report)).model(report, read_views(report, tmp_path)[0])
-    assert len(text.encode()) < 5_000_000
+    assert len(text.encode()) < 1_500_000
+
+
+def test_a_long_table_and_a_large_tree_are_packed(tmp_path):
+    page = model_page(passed(history=transformer(60)), tmp_path)
+    assert not [id_ for id_ in page.ids if id_.startswith("row-")]
+    assert 'id="row-softmax_7_' in unpacked(page, "layer-table-rows")
+    assert "<b>blocks.59</b>" in unpacked(page, "tree-html")
 
 
 def test_an_index_of_1500_models_is_below_2_megabytes():

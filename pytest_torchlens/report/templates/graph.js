@@ -7,19 +7,6 @@ const MOST_SHOWN = 60;
 const SHADES = 8;
 const CLICK = 5;
 
-async function inflate(text) {
-  const bytes = Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
-  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
-}
-
-const unpack = async (id) => JSON.parse(await inflate(document.getElementById(id).textContent));
-
-function make(tag, properties = {}, children = []) {
-  const element = Object.assign(document.createElement(tag), properties);
-  element.append(...children);
-  return element;
-}
-
 // Where the graph is in its frame.  It cannot be moved out of it.
 class Sheet {
   constructor(frame) {
@@ -348,7 +335,7 @@ class Graph {
     if (this.folds.all.has(node)) parts.push(this.button("Fold or unfold", () => this.toggle(node)));
     if (told.from?.length) parts.push(this.links("from", told.from));
     if (told.to?.length) parts.push(this.links("to", told.to));
-    if (document.getElementById(id)?.matches("tr")) {
+    if (tableWith(id)) {
       parts.push(make("p", {}, [make("a", { href: `#${id}`, textContent: "Row in the table" })]));
     }
     this.panel.replaceChildren(...parts);
