@@ -205,6 +205,37 @@ class Branch:
     """Number of nested lists that end after this branch."""
 
 
+@dataclass(frozen=True)
+class Flame:
+    """One bar of the flame chart: a module, as wide as its share of the time, below the module around it."""
+
+    branch: Branch
+    id: str
+    """Id of the module's node; ``""`` for the model."""
+    x: float
+    """Place of its left edge, from 0 to 1."""
+
+
+_THINNEST: Final = 0.002
+"""Least share of the time that a bar of the flame chart shows."""
+
+
+def flames(costs: Costs, tree: list[Branch]) -> list[Flame]:
+    """Return the bars of the flame chart; bars side by side are in the order of the module tree."""
+    modules = {branch.module.address for branch in tree}
+    calls = (call for op in costs.history.operations for call in op.containing_module_origin_nested)
+    firsts = {address_of(call, modules): module_id(call) for call in reversed(list(calls))}
+    ends: list[float] = []
+    found = []
+    for branch in tree:
+        ends = ends[: branch.level + 1] or [0.0]
+        start = ends[branch.level]
+        ends[branch.level :] = [start + branch.share, start]
+        if branch.share >= _THINNEST:
+            found.append(Flame(branch, firsts.get(branch.module.address, ""), start))
+    return found if len(found) > 1 else []
+
+
 @dataclass
 class _Work:
     operations: int = 0
@@ -261,7 +292,7 @@ def details(report: ModelReport, costs: Costs) -> dict[str, Any]:
     """Return the details that the page shows for a selected layer (by row id) or module (by node id)."""
     history, edits = costs.history, EditsByOperation(costs.history)
     operations = {key: op for op in history.operations for key in (op.layer_label_w_pass, op.label)}
-    differences = _differences(report)
+    differences, histograms = _differences(report), _histograms(report)
     modules = {module.address: module for module in history.modules}
     layers = {
         row_id(op): {
@@ -278,6 +309,7 @@ def details(report: ModelReport, costs: Costs) -> dict[str, Any]:
                 if text
             ],
             "code": report.code.get(op.source_line, ""),
+            "histogram": histograms.get(op.label),
             "from": _links(op.parent_layers, operations),
             "to": _links(op.child_layers, operations),
         }
@@ -295,6 +327,15 @@ def details(report: ModelReport, costs: Costs) -> dict[str, Any]:
 def _shown(name: str, text: str) -> str:
     """Return a fact's text without the middle of a long one, but all steps: nothing else on the page lists them."""
     return printable(text) if name == _STEPS else shorten(printable(text), _LONGEST)
+
+
+def _histograms(report: ModelReport) -> dict[str, tuple[str, str, tuple[int, ...]]]:
+    """Return least and greatest value, and the histogram between them, of each activation by label."""
+    if report.statistics is None:
+        return {}
+    found = report.statistics
+    rows = zip(found.operations, found.minimum, found.maximum, found.histograms, strict=False)
+    return {label: (f"{low:.4g}", f"{high:.4g}", counts) for label, low, high, counts in rows if any(counts)}
 
 
 def _differences(report: ModelReport) -> dict[str, str]:

@@ -36,6 +36,7 @@ from pytest_torchlens.report.drawings import row_id
 from pytest_torchlens.report.layer_table import Costs
 from pytest_torchlens.report.layer_table import LayerRow
 from pytest_torchlens.report.layer_table import details
+from pytest_torchlens.report.layer_table import flames
 from pytest_torchlens.report.layer_table import layers
 from pytest_torchlens.report.layer_table import module_tree
 from pytest_torchlens.report.paths import page_path
@@ -153,7 +154,13 @@ class Pages:
         tree = module_tree(costs) if costs else []
         html = self._parts.module_tree(tree, report)
         packed = len(tree) > MOST_IN_HTML
-        return {"tree": tree, "tree_html": "" if packed else html, "packed_tree": gzip_base64(html) if packed else ""}
+        bars = flames(costs, tree) if costs else []
+        return {
+            "flames": bars,
+            "tree": tree,
+            "tree_html": "" if packed else html,
+            "packed_tree": gzip_base64(html) if packed else "",
+        }
 
     @cached_property
     def _parts(self) -> Any:

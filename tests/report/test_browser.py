@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -338,8 +339,8 @@ def test_a_table_of_3000_rows_holds_those_in_sight_and_sorts_within_a_third_of_a
     page.evaluate("location.hash = '#row-sin_1500_1500'")
     page.wait_for_selector("tr.target")
     assert page.locator("tr.target").is_visible()
-    page.fill("[data-filters=layer-table]", "sin_2999_")
-    assert page.locator("#layer-table tbody tr").count() == 1
+    page.fill("[data-filters=layer-table]", "sin_2998_")
+    assert page.locator("#layer-table tbody th").all_inner_texts() == ["sin_2998_2998", "sin_2999_2999"]
 
 
 def test_a_layer_of_the_table_is_shown_in_the_graph(visit):
@@ -360,6 +361,13 @@ def test_curves_are_drawn_and_a_click_chooses_the_layer(visit):
     assert page.locator(".bars meter").count() > 3
 
 
+def test_the_panel_has_the_histogram_of_an_activation(visit):
+    page = visit(measured(), "#row-relu_7_21")
+    picture = page.get_by_role("img", name="Histogram of 20 values from -21 to 21")
+    assert picture.is_visible()
+    assert picture.locator("rect").count() == 5
+
+
 def test_a_link_to_a_row_opens_at_it(visit):
     page = visit(passed(), "#row-relu_7_21")
     page.wait_for_selector("#op-relu_7_21.chosen")
@@ -373,8 +381,8 @@ def test_the_index_is_filtered_and_sorted_and_leads_to_the_pages(visit):
     assert page.locator("#models tbody tr").count() == 1
     page.fill("[data-filters=models]", "")
     page.click("#models th:has-text('Operations') button")
-    page.wait_for_selector("#models th[aria-sort]:has-text('Operations')")
-    page.click("#models th[aria-sort] button")
+    page.wait_for_selector("#models th[aria-sort=ascending]:has-text('Operations')")
+    page.click("#models th:has-text('Operations') button")
     page.wait_for_selector("#models th[aria-sort=descending]:has-text('Operations')")
     page.wait_for_selector("#models tbody tr:first-child th:has-text('chain')")  # rows move a moment later
 
@@ -571,6 +579,34 @@ def test_the_index_of_hostile_names_does_no_harm(visit):
     page = visit()
     assert page.evaluate("window.harmed") is None
     assert page.evaluate("document.documentElement.scrollWidth") == 1280
+
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory):
+    """Return the source of axe-core, which judges whether people with disabilities can use a page."""
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("axe-core needs npm, which is not on this machine")
+    folder = tmp_path_factory.mktemp("axe")
+    command = [npm, "install", "--prefix", str(folder), "--no-audit", "--no-fund", "axe-core@4"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode:
+        pytest.skip(f"npm cannot install axe-core: {done.stderr.strip().splitlines()[-1:]}")
+    return (folder / "node_modules/axe-core/axe.min.js").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("report", [None, measured(), refuted()], ids=["index", "measured", "refuted"])
+def test_axe_finds_nothing_serious(visit, axe, report, scheme):
+    page = visit(report, bypass_csp=True, color_scheme=scheme)
+    page.evaluate(axe)
+    found = page.evaluate("async () => (await axe.run()).violations")
+    serious = {
+        problem["id"]: [node["html"][:200] for node in problem["nodes"][:3]]
+        for problem in found
+        if problem["impact"] in ("serious", "critical")
+    }
+    assert serious == {}
 
 
 def test_a_page_that_would_run_a_script_is_stopped(visit, site, browser):

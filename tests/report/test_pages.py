@@ -27,6 +27,8 @@ from pytest_torchlens.report import write_site
 from pytest_torchlens.report.drawings import read_views
 from pytest_torchlens.report.layer_table import Costs
 from pytest_torchlens.report.layer_table import details
+from pytest_torchlens.report.layer_table import flames
+from pytest_torchlens.report.layer_table import module_tree
 from pytest_torchlens.report.pages import Pages
 from tests.draw.samples import Sketch
 from tests.draw.samples import transformer
@@ -283,6 +285,19 @@ def test_a_measured_page_has_costs_peak_curves_and_bars(tmp_path):
     assert known["layers"]["row-flatten_1_15"]["code"] == ">   50 x = torch.flatten(x, 1)"
     assert ["time", "2 s"] in known["modules"]["module-features"]["facts"]
     assert known["layers"]["row-linear_1_17"]["numbers"] == {"memory": 16384, "time": 0.0017, "flops": 17_000_000}
+
+
+def test_the_flame_chart_puts_modules_below_the_one_around_them():
+    costs = Costs(transformer(3))
+    bars = {flame.branch.module.address: flame for flame in flames(costs, module_tree(costs))}
+    inside = [bars[f"blocks.{block}"] for block in range(3)]
+    around = bars["blocks"]
+    assert [bar.branch.level for bar in (bars[""], around, *inside)] == [0, 1, 2, 2, 2]
+    assert bars[""].branch.share == pytest.approx(1)
+    for bar, after in zip(inside, [*inside[1:], None], strict=True):
+        end = bar.x + bar.branch.share
+        assert around.x <= bar.x < end <= around.x + around.branch.share + 1e-9
+        assert after is None or after.x == pytest.approx(end)
 
 
 def test_a_page_knows_all_of_a_layer_and_where_it_is_drawn(tmp_path):

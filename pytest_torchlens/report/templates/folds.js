@@ -136,26 +136,26 @@ class Folds {
     else if (outline.kind === "box") parts.push(shape("rect", { ...box(0), ...look }));
     else parts.push(shape("rect", { ...box(0), class: "unseen" }));
     if (classes.includes("module")) parts.push(shape("rect", { ...box(4), class: "inset" }));
-    for (const [text, at, bold] of lines) parts.push(shape("text", { x, y: at + dy, class: bold ? "bold" : undefined }, [text]));
+    for (const [text, at, bold] of lines) parts.push(shape("text", { x, y: at + dy, class: bold ? "bold" : undefined }, [text]), " ");
     if (this.all.has(id)) parts.push(this.toggle(x + width / 2, y - height / 2, "+"));
     if (classes.startsWith("port")) return shape("g", { class: classes, "data-tensor": id.replace(/^(in|out)-/, "") }, parts);
     const state = this.all.has(id) ? { "aria-expanded": "false" } : {};
-    return shape("g", { id, class: `node ${classes}`, tabindex: 0, role: "button", "aria-label": lines.map(([text]) => text).join(", "), ...state }, parts);
+    return shape("g", { id, class: `node ${classes}`, tabindex: 0, role: "button", "aria-label": lines.map(([text]) => text).join(" "), ...state }, parts);
   }
 
   drawBox(inner, { left, top, width, height }) {
     const { id, title } = inner.fold;
     const parts = [shape("rect", { x: left, y: top, width, height, rx: 8 })];
-    title.forEach((line, index) => parts.push(shape("text", { x: left + PAD, y: top + 20 + 16 * index, class: index ? "start" : "start bold" }, [line])));
+    title.forEach((line, index) => parts.push(shape("text", { x: left + PAD, y: top + 20 + 16 * index, class: index ? "start" : "start bold" }, [line]), " "));
     parts.push(this.toggle(left + width, top, "−"));
-    const head = shape("g", { id, class: "cluster", tabindex: 0, role: "button", "aria-expanded": "true", "aria-label": title.join(", ") }, parts);
+    const head = shape("g", { id, class: "cluster", tabindex: 0, role: "button", "aria-expanded": "true", "aria-label": title.join(" ") }, parts);
     const content = this.drawFold(inner);
     content.setAttribute("transform", `translate(${left + (width - inner.size[0]) / 2} ${top + TITLE + (height - TITLE - inner.size[1]) / 2})`);
     return shape("g", {}, [head, content]);
   }
 
   toggle(x, y, sign) {
-    return shape("g", { class: "toggle" }, [shape("circle", { cx: x, cy: y, r: 11 }), shape("text", { x, y: y + 5 }, [sign])]);
+    return shape("g", { class: "toggle", "aria-hidden": "true" }, [shape("circle", { cx: x, cy: y, r: 11 }), shape("text", { x, y: y + 5 }, [sign])]);
   }
 
   // An arrow's ends go with their nodes, what is between with the drawing.

@@ -330,6 +330,7 @@ class Graph {
     if (!told) return;
     const facts = told.facts.flatMap(([name, text]) => [make("dt", { textContent: name }), make("dd", { textContent: text })]);
     const parts = [make("h3", { textContent: told.label, tabIndex: -1 }), make("dl", { className: "pairs" }, facts)];
+    if (told.histogram) parts.push(this.histogram(...told.histogram));
     if (told.code) parts.push(make("pre", { textContent: told.code, tabIndex: 0 }));
     const node = this.nodeOf(id);
     if (this.folds.all.has(node)) parts.push(this.button("Fold or unfold", () => this.toggle(node)));
@@ -339,6 +340,16 @@ class Graph {
       parts.push(make("p", {}, [make("a", { href: `#${id}`, textContent: "Row in the table" })]));
     }
     this.panel.replaceChildren(...parts);
+  }
+
+  histogram(low, high, counts) {
+    const most = Math.max(...counts);
+    const bars = counts.map((count, index) => shape("rect", { x: 10 * index, y: 60 - (60 * count) / most, width: 9, height: (60 * count) / most }));
+    const total = counts.reduce((sum, count) => sum + count, 0);
+    const label = `Histogram of ${total.toLocaleString("en")} values from ${low} to ${high}`;
+    const picture = shape("svg", { viewBox: `0 0 ${10 * counts.length} 60`, role: "img", "aria-label": label, preserveAspectRatio: "none" }, bars);
+    const ends = make("p", { className: "ends" }, [make("span", { textContent: low }), make("span", { textContent: high })]);
+    return make("div", { className: "histogram" }, [picture, ends]);
   }
 
   button(text, action) {
