@@ -410,6 +410,8 @@ def test_name_and_verdict_of_the_index_are_seen_without_scrolling(visit, width):
     page.set_viewport_size({"width": width, "height": 900})
     frame, verdict = (page.locator(one).first.bounding_box() for one in (".scroll", "#models tbody td"))
     assert verdict["x"] + verdict["width"] <= frame["x"] + frame["width"] + 1
+    findings = page.locator("#models tr:has-text('audited') >> text=1 high, 1 medium >> visible=true").bounding_box()
+    assert findings["x"] + findings["width"] <= frame["x"] + frame["width"] + 1
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

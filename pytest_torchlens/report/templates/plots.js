@@ -1,5 +1,5 @@
 // Curves: one for each block of numbers; a click on a curve chooses the layer in the graph.
-const COLOURS = ["--c-1", "--c-2", "--c-3", "--c-2", "--c-1"];
+const COLOURS = ["--c-1", "--c-2", "--c-3", "--c-4", "--c-5"];
 const UNITS = ["B", "KB", "MB", "GB", "TB"];
 
 function bytes(value) {
