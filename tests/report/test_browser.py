@@ -59,7 +59,7 @@ def site(tmp_path_factory):
     hostile = [passed(name, zoo=name, history=hostile_history()) for name in HOSTILE]
     long, many = passed("long", history=transformer(88)), passed("chain", history=chain(3000))
     models = [passed(), measured(), audited(), refuted(), raised(), changed(), long, many, *hostile]
-    models.append(passed("cell", history=cell()))
+    models += [passed("cell", history=cell()), *map(shares, (0.0, 0.5, 1.0))]
     drawn = [save_drawing(model, folder) for model in models]
     write_site(run(*drawn), drawn, folder)
     return folder
@@ -69,6 +69,12 @@ def changed():
     """Return the report of a model in which one operation differs from its baseline."""
     finding = Finding(change=Change.LOCAL_CHANGE, operation="features.3/conv2d", message="other values by 1 ulp")
     return replace(passed("changed"), comparison=Comparison(verdict=Change.LOCAL_CHANGE, findings=(finding,)))
+
+
+def shares(zeros):
+    """Return the report of a model in whose activations this share is zero."""
+    report = measured(f"shares-{zeros}")
+    return replace(report, statistics=replace(report.statistics, zeros=(zeros,) * len(report.history.operations)))
 
 
 def hostile_history():
@@ -87,8 +93,9 @@ def visit(browser, site):
     """Open a page, and say at the end what it asked for or complained about."""
     requests, complaints, contexts = [], [], []
 
-    def open_(report: ModelReport | None = None, fragment: str = "", **context):
+    def open_(report: ModelReport | None = None, fragment: str = "", script: str = "", **context):
         contexts.append(browser.new_context(viewport={"width": 1280, "height": 900}, **context))
+        contexts[-1].add_init_script(script)
         page = contexts[-1].new_page()
         page.set_default_timeout(10_000)
         page.on("request", lambda request: requests.append(request.url))
@@ -366,6 +373,26 @@ def test_the_panel_has_the_histogram_of_an_activation(visit):
     picture = page.get_by_role("img", name="Histogram of 20 values from -21 to 21")
     assert picture.is_visible()
     assert picture.locator("rect").count() == 5
+
+
+WRITTEN = """
+window.written = [];
+const write = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
+  window.written.push(text);
+  return write.call(this, text, ...rest);
+};
+"""
+
+
+@pytest.mark.parametrize("zeros", [0.0, 0.5, 1.0])
+def test_shares_end_at_100_percent_and_layers_are_whole_numbers(visit, zeros):
+    page = visit(shares(zeros), script=WRITTEN)
+    wait_until(page, "window.written.some((text) => text.endsWith('%'))")
+    written = [text for text in page.evaluate("window.written") if text]
+    numbers = [float(text.removesuffix(" %")) for text in written if text.endswith("%")]
+    assert (min(numbers), max(numbers) <= 100) == (0, True)
+    assert [text for text in written if text.replace(".", "").isdecimal() and "." in text and float(text) > 5] == []
 
 
 def test_a_link_to_a_row_opens_at_it(visit):
