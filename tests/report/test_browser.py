@@ -3,54 +3,30 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 from dataclasses import replace
 
 import pytest
 
-from pytest_torchlens.records import Change
-from pytest_torchlens.records import Comparison
-from pytest_torchlens.records import Finding
 from pytest_torchlens.records import ModelReport
 from pytest_torchlens.report import page_path
 from pytest_torchlens.report import save_drawing
 from pytest_torchlens.report import write_site
-from tests.draw.samples import Sketch
 from tests.draw.samples import alexnet
 from tests.draw.samples import transformer
 from tests.draw.test_folds import chain
 from tests.draw.test_rolled import cell
+from tests.report.samples import HOSTILE
 from tests.report.samples import audited
+from tests.report.samples import changed
+from tests.report.samples import hostile_history
 from tests.report.samples import measured
 from tests.report.samples import passed
 from tests.report.samples import raised
 from tests.report.samples import refuted
 from tests.report.samples import run
+from tests.report.samples import shares
 
 pytestmark = pytest.mark.slow
-
-HOSTILE = (
-    "<script>window.harmed = 1</script>",
-    "<img src=x onerror='window.harmed = 2'>",
-    "</script><script>window.harmed = 3</script>",
-    "\"'&<>\n\x00\x1b\ud800\u202e",
-    "]]><!--",
-    "javascript:window.harmed=4//",
-    "x" * 10_000,
-)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
-    program = shutil.which("chromium")
-    if program is None:
-        pytest.skip("no Chromium on this machine: apt-get install chromium")
-    with api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")
@@ -63,29 +39,6 @@ def site(tmp_path_factory):
     drawn = [save_drawing(model, folder) for model in models]
     write_site(run(*drawn), drawn, folder)
     return folder
-
-
-def changed():
-    """Return the report of a model in which one operation differs from its baseline."""
-    finding = Finding(change=Change.LOCAL_CHANGE, operation="features.3/conv2d", message="other values by 1 ulp")
-    return replace(passed("changed"), comparison=Comparison(verdict=Change.LOCAL_CHANGE, findings=(finding,)))
-
-
-def shares(zeros):
-    """Return the report of a model in whose activations this share is zero."""
-    report = measured(f"shares-{zeros}")
-    return replace(report, statistics=replace(report.statistics, zeros=(zeros,) * len(report.history.operations)))
-
-
-def hostile_history():
-    net = Sketch(HOSTILE[0])
-    x = net.op("input")
-    for name in HOSTILE:
-        net.module(name, name)
-        x = net.op("cos", x, inside=(name,), source_line=name, func_applied_name=name)
-        x = net.op("sin", x, inside=(name,), parent_param_addresses=(name,), parent_param_shapes=((5,),))
-    net.op("output", x)
-    return net.record()
 
 
 @pytest.fixture
@@ -608,20 +561,6 @@ def test_the_index_of_hostile_names_does_no_harm(visit):
     page = visit()
     assert page.evaluate("window.harmed") is None
     assert page.evaluate("document.documentElement.scrollWidth") == 1280
-
-
-@pytest.fixture(scope="module")
-def axe(tmp_path_factory):
-    """Return the source of axe-core, which judges whether people with disabilities can use a page."""
-    npm = shutil.which("npm")
-    if npm is None:
-        pytest.skip("axe-core needs npm, which is not on this machine")
-    folder = tmp_path_factory.mktemp("axe")
-    command = [npm, "install", "--prefix", str(folder), "--no-audit", "--no-fund", "axe-core@4"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    if done.returncode:
-        pytest.skip(f"npm cannot install axe-core: {done.stderr.strip().splitlines()[-1:]}")
-    return (folder / "node_modules/axe-core/axe.min.js").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
