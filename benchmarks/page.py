@@ -28,8 +28,9 @@ def main(path: Path) -> None:
         page.goto(path.resolve().as_uri())
         page.wait_for_selector(".drawing[data-shown]")
         clock.note("the page loaded, its graph drawn")
-        rows = page.locator("#layer-table tbody tr").count()
-        label = page.locator("#layer-table tbody th a").nth(rows // 2).text_content() or ""
+        page.wait_for_selector("#layer-table tbody th a", state="attached")
+        rows = page.locator("[data-counts=layer-table]").inner_text()
+        label = page.locator("#layer-table tbody th a").last.text_content() or ""
         clock.note("")
         page.fill("#find", label)
         page.keyboard.press("Enter")
@@ -38,11 +39,12 @@ def main(path: Path) -> None:
         page.locator("#layers").scroll_into_view_if_needed()
         page.locator("#layer-table thead button").nth(4).click()
         clock.note("the table sorted by size")
-        page.select_option("#view", "all")
-        page.wait_for_selector(".drawing[data-shown='all']")
+        last = page.locator("#view option", has_text="All operations").get_attribute("value")
+        page.select_option("#view", last)
+        page.wait_for_selector(f".drawing[data-shown='{last}']")
         clock.note("the drawing of all operations")
         browser.close()
-    print(f"{path.name}: {path.stat().st_size / 1e6:.2f} MB, {rows:,} rows")
+    print(f"{path.name}: {path.stat().st_size / 1e6:.2f} MB, {rows}")
     print(tabulate(clock.steps, headers=("step", "CPU s", "s"), floatfmt=".2f"))
     print(f"usable after {clock.steps[0][1]:.2f} s of CPU; {USABLE:g} s are allowed")
 

@@ -12,6 +12,8 @@ from pytest_torchlens.draw.drawing import draw
 from pytest_torchlens.draw.drawing import draw_difference
 from pytest_torchlens.draw.drawing import render
 from pytest_torchlens.draw.drawing import write_drawing
+from pytest_torchlens.draw.folds import Fold
+from pytest_torchlens.draw.folds import folds
 from pytest_torchlens.draw.shown import Drawing
 from pytest_torchlens.draw.shown import picture_of
 from pytest_torchlens.draw.shown import show
@@ -27,6 +29,7 @@ __all__ = [
     "DrawOptions",
     "Drawing",
     "DrawingUnavailable",
+    "Fold",
     "NestingDepth",
     "OptionError",
     "THEMES",
@@ -36,6 +39,7 @@ __all__ = [
     "dot_source",
     "draw",
     "draw_difference",
+    "folds",
     "graph_text",
     "module_id",
     "node_id",

@@ -124,7 +124,7 @@ class Words:
         last = node.operations[-1]
         params = sum(op.num_params_total for op in once_by_parameters(node.operations))
         lines = [
-            with_passes(f"@{node.module}", node.num_passes),
+            node.module or "" if node.is_section else with_passes(f"@{node.module}", node.num_passes),
             self._module(node.module or "").module_type,
             tensor_line(last),
             count_text(len(node.operations), "operation"),

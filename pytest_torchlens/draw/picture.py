@@ -46,6 +46,8 @@ class DrawnNode:
     """More than one if all passes of a layer or module are drawn as one."""
     is_stub: bool = False
     """Whether it is outside the focus of the picture."""
+    is_section: bool = False
+    """Whether it represents nodes in a row, which `module` names by the first and the last."""
     edits: tuple[str, ...] = ()
     """The edits of its tensors and parameters, in words."""
     changes: tuple[float, ...] = ()
@@ -114,7 +116,7 @@ def compose(scene: Scene, options: DrawOptions, gradients: frozenset[str] = froz
     OptionError
         If the options name a module that does not exist.
     """
-    composer = _Composer(scene, options)
+    composer = Composer(scene, options)
     if not composer.fit() and not options.is_rolled and any(op.pass_num > 1 for op in scene.operations):
         rolled = compose(scene, dataclasses.replace(options, vis_opt="rolled"), gradients)
         return dataclasses.replace(rolled, rolled_to_fit=True)
@@ -133,7 +135,9 @@ def compose(scene: Scene, options: DrawOptions, gradients: frozenset[str] = froz
     )
 
 
-class _Composer:
+class Composer:
+    """Gathers the operations of a scene into nodes, and the data between them into arrows."""
+
     def __init__(self, scene: Scene, options: DrawOptions) -> None:
         self.options = options
         self.addresses = {module.address for module in scene.history.modules}

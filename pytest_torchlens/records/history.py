@@ -130,3 +130,5 @@ class ActivationStatistics:
     """Share of the elements of each that are infinite or NaN, from 0 to 1."""
     nan: tuple[float, ...] = ()
     """Share of the elements of each that are NaN, from 0 to 1; empty if the run did not ask for it."""
+    histograms: tuple[tuple[int, ...], ...] = ()
+    """Number of finite elements of each in equal steps from its minimum to its maximum."""

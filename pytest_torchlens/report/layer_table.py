@@ -19,6 +19,7 @@ from typing import Final
 from pytest_torchlens.draw import module_id
 from pytest_torchlens.draw import node_id
 from pytest_torchlens.draw.text import duration
+from pytest_torchlens.draw.text import layer_id
 from pytest_torchlens.draw.text import magnitude
 from pytest_torchlens.draw.text import printable
 from pytest_torchlens.draw.text import shape_text
@@ -31,7 +32,7 @@ from pytest_torchlens.records import Operation
 from pytest_torchlens.records import address_of
 from pytest_torchlens.records import byte_size
 from pytest_torchlens.records import count_text
-from pytest_torchlens.report.drawings import Views
+from pytest_torchlens.records import pass_of
 from pytest_torchlens.report.drawings import row_id
 
 if TYPE_CHECKING:
@@ -82,6 +83,11 @@ class Costs:
     def calls(self) -> tuple[Operation, ...]:
         """The first operation of each call."""
         return tuple({op.call_id: op for op in reversed(self.history.operations) if op.call_id >= 0}.values())[::-1]
+
+    @cached_property
+    def first_labels(self) -> frozenset[str]:
+        """Labels of the first operation of each call."""
+        return frozenset(op.label for op in self.calls)
 
     @cached_property
     def total(self) -> float:
@@ -199,6 +205,37 @@ class Branch:
     """Number of nested lists that end after this branch."""
 
 
+@dataclass(frozen=True)
+class Flame:
+    """One bar of the flame chart: a module, as wide as its share of the time, below the module around it."""
+
+    branch: Branch
+    id: str
+    """Id of the module's node; ``""`` for the model."""
+    x: float
+    """Place of its left edge, from 0 to 1."""
+
+
+_THINNEST: Final = 0.002
+"""Least share of the time that a bar of the flame chart shows."""
+
+
+def flames(costs: Costs, tree: list[Branch]) -> list[Flame]:
+    """Return the bars of the flame chart; bars side by side are in the order of the module tree."""
+    modules = {branch.module.address for branch in tree}
+    calls = (call for op in costs.history.operations for call in op.containing_module_origin_nested)
+    firsts = {address_of(call, modules): module_id(call) for call in reversed(list(calls))}
+    ends: list[float] = []
+    found = []
+    for branch in tree:
+        ends = ends[: branch.level + 1] or [0.0]
+        start = ends[branch.level]
+        ends[branch.level :] = [start + branch.share, start]
+        if branch.share >= _THINNEST:
+            found.append(Flame(branch, firsts.get(branch.module.address, ""), start))
+    return found if len(found) > 1 else []
+
+
 @dataclass
 class _Work:
     operations: int = 0
@@ -251,34 +288,39 @@ def _params(order: list[tuple[ModuleRecord, int]]) -> Counter[str]:
     return totals
 
 
-def details(report: ModelReport, costs: Costs, views: Views) -> dict[str, Any]:
+def details(report: ModelReport, costs: Costs) -> dict[str, Any]:
     """Return the details that the page shows for a selected layer (by row id) or module (by node id)."""
     history, edits = costs.history, EditsByOperation(costs.history)
     operations = {key: op for op in history.operations for key in (op.layer_label_w_pass, op.label)}
-    smallest = _smallest_view(views)
+    differences, histograms = _differences(report), _histograms(report)
     modules = {module.address: module for module in history.modules}
     layers = {
         row_id(op): {
             "label": op.label,
-            "nodes": _nodes(op),
-            "view": next((smallest[id_] for id_ in _nodes(op) if id_ in smallest), ""),
+            "nodes": list(dict.fromkeys((node_id(op), layer_id(op)))),
+            "numbers": _numbers(op, costs) | ({"difference": 1} if op.label in differences else {}),
             "facts": [
-                (name, _shown(name, text)) for name, text in (("edits", edits.words(op)), *_facts(op, costs)) if text
+                (name, _shown(name, text))
+                for name, text in (
+                    ("edits", edits.words(op)),
+                    ("baseline", differences.get(op.label, "")),
+                    *_facts(op, costs),
+                )
+                if text
             ],
             "code": report.code.get(op.source_line, ""),
+            "histogram": histograms.get(op.label),
             "from": _links(op.parent_layers, operations),
             "to": _links(op.child_layers, operations),
         }
         for op in history.operations
     }
-    around = {op.containing_module_origin_nested: None for op in history.operations}
-    paths = {call: path[: place + 1] for path in around for place, call in enumerate(path)}
     costs_of = {module.address: module for module in report.measurements.modules} if report.measurements else {}
-    firsts = {address_of(call, modules): module_id(call) for call in reversed(paths)}
-    module_details = {
-        module_id(call): _module(path, modules, costs_of) | {"view": firsts[address_of(call, modules)]}
-        for call, path in paths.items()
-    }
+    first: dict[str, Operation] = {}
+    for op in history.operations:
+        for call in op.containing_module_origin_nested:
+            first.setdefault(call, op)
+    module_details = {module_id(call): _module(call, first[call], modules, costs_of) for call in first}
     return {"layers": layers, "modules": module_details}
 
 
@@ -287,15 +329,42 @@ def _shown(name: str, text: str) -> str:
     return printable(text) if name == _STEPS else shorten(printable(text), _LONGEST)
 
 
-def _nodes(op: Operation) -> list[str]:
-    """Return the ids of the nodes that may represent an operation: its own, or a module around it."""
-    return [node_id(op), *map(module_id, reversed(op.containing_module_origin_nested))]
+def _histograms(report: ModelReport) -> dict[str, tuple[str, str, tuple[int, ...]]]:
+    """Return least and greatest value, and the histogram between them, of each activation by label."""
+    if report.statistics is None:
+        return {}
+    found = report.statistics
+    rows = zip(found.operations, found.minimum, found.maximum, found.histograms, strict=False)
+    return {label: (f"{low:.4g}", f"{high:.4g}", counts) for label, low, high, counts in rows if any(counts)}
 
 
-def _smallest_view(views: Views) -> dict[str, str]:
-    """Return the smallest drawing that contains each node."""
-    by_size = sorted(views.views, key=lambda view: -len(view.ids))
-    return {id_: view.key for view in by_size for id_ in view.ids}
+def _differences(report: ModelReport) -> dict[str, str]:
+    """Return what the comparison with the baseline says of each operation that differs, by label."""
+    if report.comparison is None or report.history is None:
+        return {}
+    labels = dict(zip(_baseline_names(report.history), (op.label for op in report.history.operations), strict=True))
+    findings = (finding for finding in report.comparison.findings if finding.operation in labels)
+    return {labels[finding.operation]: f"{finding.change.value}: {finding.message}" for finding in findings}
+
+
+def _baseline_names(history: HistoryRecord) -> Iterator[str]:
+    """Yield the name by which a baseline knows each operation, such as ``"layer1.0.conv1/conv2d"``."""
+    addresses = {module.address for module in history.modules}
+    counts: Counter[str] = Counter()
+    for op in history.operations:
+        call = (op.containing_module_origin_nested or ("",))[-1]
+        module = address_of(call, addresses) if pass_of(call, addresses) == 1 else call
+        name = f"{module}/{op.layer_type}"
+        counts[name] += 1
+        yield name if counts[name] == 1 else f"{name}.{counts[name]}"
+
+
+def _numbers(op: Operation, costs: Costs) -> dict[str, float]:
+    """Return the numbers that colours of the graph can show; those of a call count for its first tensor alone."""
+    numbers: dict[str, float] = {"memory": op.tensor_fsize}
+    if op.label in costs.first_labels:
+        numbers |= {"time": round(costs.seconds(op), 9), "flops": costs.flops(op) or 0}
+    return numbers
 
 
 def _links(labels: tuple[str, ...], operations: Mapping[str, Operation]) -> list[tuple[str, str]]:
@@ -328,19 +397,19 @@ def _facts(op: Operation, costs: Costs) -> Iterator[tuple[str, str]]:
 
 
 def _module(
-    path: tuple[str, ...], modules: Mapping[str, ModuleRecord], costs: Mapping[str, ModuleMeasurements]
+    call: str, first: Operation, modules: Mapping[str, ModuleRecord], costs: Mapping[str, ModuleMeasurements]
 ) -> dict[str, Any]:
-    call = path[-1]
+    """Return what the page shows of a module call; the node of one operation is that of its `first`."""
     address = address_of(call, modules)
     module = modules.get(address) or ModuleRecord(address=call, module_type="")
     facts = [("class", module.module_type), ("calls", f"{module.num_passes:,}")]
     if module.num_params:
         facts.append(("own parameters", count_text(module.num_params, "element")))
     if cost := costs.get(address):
-        facts += [("time", duration(cost.seconds)), ("of it its own", duration(cost.self_seconds))]
+        facts += [("time", duration(cost.seconds)), ("self", duration(cost.self_seconds))]
         facts += [("FLOPs", magnitude(cost.flops)), ("bytes moved", byte_size(cost.bytes_moved))]
     return {
         "label": call,
-        "around": [module_id(name) for name in reversed(path[:-1])],
+        "nodes": [module_id(call), module_id(address), node_id(first), layer_id(first)],
         "facts": [(name, shorten(printable(text), _LONGEST)) for name, text in facts],
     }

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import math
+from functools import cached_property
 from importlib.resources import files
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
@@ -33,7 +34,9 @@ from pytest_torchlens.report import summary
 from pytest_torchlens.report.drawings import gzip_base64
 from pytest_torchlens.report.drawings import row_id
 from pytest_torchlens.report.layer_table import Costs
+from pytest_torchlens.report.layer_table import LayerRow
 from pytest_torchlens.report.layer_table import details
+from pytest_torchlens.report.layer_table import flames
 from pytest_torchlens.report.layer_table import layers
 from pytest_torchlens.report.layer_table import module_tree
 from pytest_torchlens.report.paths import page_path
@@ -47,9 +50,9 @@ if TYPE_CHECKING:
     from pytest_torchlens.report.drawings import Views
 
 
-_TABLES = ("vendor/sortable.min.js", "templates/page.js")
+_TABLES = ("templates/page.js",)
 
-_GRAPH = ("vendor/panzoom.min.js", "vendor/uPlot.iife.min.js", "templates/graph.js", "templates/plots.js")
+_GRAPH = ("vendor/uPlot.iife.min.js", "templates/folds.js", "templates/graph.js", "templates/plots.js")
 
 _STYLES = ("vendor/uPlot.min.css", "templates/page.css")
 
@@ -109,7 +112,7 @@ class Pages:
         )
 
     def model(self, report: ModelReport, views: Views) -> str:
-        """Return the page of one model; `views` are its drawings."""
+        """Return the page of one model; `views` is its graph."""
         history = report.history
         costs, curves = Costs.of(report), charts(report)
         rows = list(layers(history)) if history else []
@@ -124,15 +127,44 @@ class Pages:
             findings=finding_rows(report),
             severities=severities([report]),
             views=views,
-            details=gzip_base64(json.dumps(details(report, costs, views))) if costs else "",
-            layers=rows[:MAX_ROWS],
-            tree=module_tree(costs) if costs else [],
+            details=gzip_base64(json.dumps(details(report, costs), separators=(",", ":"))) if costs else "",
+            has_layers=bool(rows),
+            **self._layer_rows(report, costs, rows[:MAX_ROWS], has_graph=bool(views.packed)),
+            **self._tree(report, costs),
             costs=costs,
             charts=curves,
             charts_data=gzip_base64(json.dumps(curves)),
             notes=notes,
             stem=PurePosixPath(page_path(report)).stem,
         )
+
+    def _layer_rows(
+        self, report: ModelReport, costs: Costs | None, layers: list[LayerRow], *, has_graph: bool
+    ) -> dict[str, object]:
+        """Return the rows of the layer table; many are packed, as the page needs only those in sight."""
+        layer_row = self._parts.layer_row
+        rows = [layer_row(layer, number, report, costs, has_graph) for number, layer in enumerate(layers, 1)]
+        html = Markup("\n").join(rows)
+        if len(rows) <= MOST_IN_HTML:
+            return {"layer_rows": html, "packed_rows": ""}
+        return {"layer_rows": "", "packed_rows": gzip_base64(html)}
+
+    def _tree(self, report: ModelReport, costs: Costs | None) -> dict[str, object]:
+        """Return the module tree; a large one is packed."""
+        tree = module_tree(costs) if costs else []
+        html = self._parts.module_tree(tree, report)
+        packed = len(tree) > MOST_IN_HTML
+        bars = flames(costs, tree) if costs else []
+        return {
+            "flames": bars,
+            "tree": tree,
+            "tree_html": "" if packed else html,
+            "packed_tree": gzip_base64(html) if packed else "",
+        }
+
+    @cached_property
+    def _parts(self) -> Any:
+        return self.jinja.get_template("parts.html.j2").module
 
 
 def _mark(word: str) -> str:
@@ -198,8 +230,11 @@ def _number(value: float) -> float | None:
     return float(f"{value:.5g}") if math.isfinite(value) else None
 
 
-MAX_ROWS = 4_000
-"""Maximum rows of the layer table: a row takes about 1 KB, and a page must stay below 5 MB."""
+MOST_IN_HTML = 300
+"""Rows of the layer table, and of the module tree, that the page has as HTML; longer ones are packed."""
+
+MAX_ROWS = 20_000
+"""Maximum rows of the layer table: a packed row takes about 100 bytes."""
 
 _MARKS = {
     "passed": "✓",

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 _COUNT: Final = 7
 
+_BINS: Final = 20
+"""Steps of a histogram."""
+
 
 def activation_statistics(model: nn.Module, inputs: Inputs, seed: int | None) -> ActivationStatistics:
     """Run a model once and return statistics of its tensors, without quantized and complex ones."""
@@ -119,15 +122,22 @@ def _returned(history: ModelHistory, outputs: list[torch.Tensor]) -> Iterator[tu
 
 
 def _statistics(numbers: Iterable[tuple[str, torch.Tensor]]) -> ActivationStatistics:
-    rows: list[tuple[Any, ...]] = [(label, *row.tolist()) for label, row in numbers if row.numel() == _COUNT]
-    columns = list(zip(*rows, strict=True)) or [()] * (_COUNT + 1)
-    names = ("operations", "mean", "std", "minimum", "maximum", "zeros", "not_finite", "nan")
+    rows: list[tuple[Any, ...]] = [_row(label, row.tolist()) for label, row in numbers if row.numel()]
+    columns = list(zip(*rows, strict=True)) or [()] * (_COUNT + 2)
+    names = ("operations", "mean", "std", "minimum", "maximum", "zeros", "not_finite", "nan", "histograms")
     return ActivationStatistics(**dict(zip(names, columns, strict=True)))
+
+
+def _row(label: str, numbers: list[float]) -> tuple[Any, ...]:
+    return label, *numbers[:_COUNT], tuple(map(int, numbers[_COUNT:]))
 
 
 @torch.no_grad()
 def _numbers(tensor: torch.Tensor) -> torch.Tensor:
-    """Return mean, deviation, extremes, and shares of zeros, non-finite values and NaN; empty if not `_is_plain`."""
+    """Return mean, deviation, extremes, shares of zeros, non-finite values and NaN, and the numbers of a histogram.
+
+    A tensor that is not `_is_plain` has none.
+    """
     if not _is_plain(tensor):
         return torch.empty(0)
     values = tensor.detach()
@@ -139,7 +149,19 @@ def _numbers(tensor: torch.Tensor) -> torch.Tensor:
     from pytest_torchlens.recorder.statistics import exact_statistics  # loads the recorder, which few runs need
 
     mean, std, _, low, high, zeros, lost, nan = exact_statistics(values, correction=0).cpu()
-    return torch.stack([mean, std, low, high, zeros, lost / values.numel(), nan / values.numel()])
+    shares = torch.stack([mean, std, low, high, zeros, lost / values.numel(), nan / values.numel()])
+    return torch.cat([shares, _histogram(values, float(low), float(high)).to(shares)])
+
+
+def _histogram(values: torch.Tensor, low: float, high: float) -> torch.Tensor:
+    """Return the number of finite elements in each of `_BINS` equal steps."""
+    # Not `torch.histc`, which is not deterministic on CUDA.
+    finite = values[values.isfinite()]
+    width = (high - low) / _BINS
+    if not 0 < width < float("inf"):
+        return torch.tensor([finite.numel()] + [0] * (_BINS - 1))
+    steps = finite.sub(low).div_(width).clamp_(0, _BINS - 1).to(torch.uint8)
+    return torch.bincount(steps, minlength=_BINS).cpu()
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

@@ -8,9 +8,12 @@ from typing import Any
 from pytest_torchlens.records import ActivationStatistics
 from pytest_torchlens.records import AuditFinding
 from pytest_torchlens.records import AuditPlace
+from pytest_torchlens.records import Change
+from pytest_torchlens.records import Comparison
 from pytest_torchlens.records import Environment
 from pytest_torchlens.records import ErrorRecord
 from pytest_torchlens.records import Failure
+from pytest_torchlens.records import Finding
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import Measurements
 from pytest_torchlens.records import ModelReport
@@ -22,6 +25,7 @@ from pytest_torchlens.records import Severity
 from pytest_torchlens.records import Stage
 from pytest_torchlens.records import Status
 from pytest_torchlens.records import Verdict
+from tests.draw.samples import Sketch
 from tests.draw.samples import alexnet
 
 TRACEBACK = """Traceback (most recent call last):
@@ -97,6 +101,7 @@ def measured(name: str = "measured") -> ModelReport:
         maximum=(float("inf"), *numbers[1:]),
         zeros=(0.5,) * len(labels),
         not_finite=(0.0,) * len(labels),
+        histograms=((1, 2, 4, 8, 5),) * len(labels),
     )
     code = {op.source_line: ">   50 x = torch.flatten(x, 1)" for op in history.operations if op.source_line}
     return replace(passed(name, history=history), measurements=cost, statistics=statistics, code=code)
@@ -169,3 +174,41 @@ def run(*models: ModelReport) -> RunReport:
     )
     command = "pytest --lens-zoo torchvision:alexnet --lens-validate --lens-report=lens-report"
     return RunReport(created="2026-11-28T01:02:03Z", command=command, environment=environment, models=models)
+
+
+HOSTILE = (
+    "<script>window.harmed = 1</script>",
+    "<img src=x onerror='window.harmed = 2'>",
+    "</script><script>window.harmed = 3</script>",
+    "\"'&<>\n\x00\x1b\ud800\u202e",
+    "]]><!--",
+    "javascript:window.harmed=4//",
+    "x" * 10_000,
+)
+"""Names that try to break a page."""
+
+
+def changed() -> ModelReport:
+    """Return the report of a model in which one operation differs from its baseline."""
+    finding = Finding(change=Change.LOCAL_CHANGE, operation="features.3/conv2d", message="other values by 1 ulp")
+    return replace(passed("changed"), comparison=Comparison(verdict=Change.LOCAL_CHANGE, findings=(finding,)))
+
+
+def shares(zeros: float) -> ModelReport:
+    """Return the report of a model in whose activations this share is zero."""
+    report = measured(f"shares-{zeros}")
+    assert report.statistics is not None
+    assert report.history is not None
+    return replace(report, statistics=replace(report.statistics, zeros=(zeros,) * len(report.history.operations)))
+
+
+def hostile_history() -> HistoryRecord:
+    """Return a forward pass whose names try to break a page."""
+    net = Sketch(HOSTILE[0])
+    x = net.op("input")
+    for name in HOSTILE:
+        net.module(name, name)
+        x = net.op("cos", x, inside=(name,), source_line=name, func_applied_name=name)
+        x = net.op("sin", x, inside=(name,), parent_param_addresses=(name,), parent_param_shapes=((5,),))
+    net.op("output", x)
+    return net.record()

@@ -27,9 +27,12 @@ from pytest_torchlens.report import write_site
 from pytest_torchlens.report.drawings import read_views
 from pytest_torchlens.report.layer_table import Costs
 from pytest_torchlens.report.layer_table import details
+from pytest_torchlens.report.layer_table import flames
+from pytest_torchlens.report.layer_table import module_tree
 from pytest_torchlens.report.pages import Pages
 from tests.draw.samples import Sketch
 from tests.draw.samples import transformer
+from tests.draw.test_folds import chain
 from tests.draw.test_rolled import cell
 from tests.report.html_page import Page
 from tests.report.samples import audited
@@ -95,7 +98,7 @@ def test_a_page_names_a_few_steps_in_the_table_and_all_beside_the_graph(tmp_path
     page = Page(Pages(run(report)).model(report, views))
     assert "203 steps: linear, tanh, linear and 200 more" in page.words
     assert ", ".join(steps) in page.values("small", "title")
-    layers = details(report, Costs(report.history), views)["layers"]
+    layers = details(report, Costs(report.history))["layers"]
     assert ["steps inside", ", ".join(steps)] in [list(fact) for fact in layers["row-vmap_1_1"]["facts"]]
     assert "steps inside" not in dict(layers["row-input_1_0"]["facts"])
 
@@ -239,14 +242,27 @@ def unpacked(page, key):
     return gzip.decompress(base64.b64decode(texts[key])).decode()
 
 
-def test_a_page_has_drawings_of_each_level_and_module(tmp_path):
-    page = model_page(passed(), tmp_path)
-    assert page.values("option", "value") == ["level-1", "all", "module-classifier", "module-features"]
-    assert page.values("div", "data-first") == ["all"]
-    assert 'id="module-classifier"' in unpacked(page, "view-level-1")
-    alone = unpacked(page, "view-module-classifier")
-    assert "op-linear_3_22" in alone
-    assert "op-conv2d_1_1" not in alone
+def test_a_page_has_a_fold_of_each_module(tmp_path):
+    (kind, folds), *others = json.loads(unpacked(model_page(passed(), tmp_path), "folds")).items()
+    assert (kind, others) == ("unrolled", [])
+    nodes = {fold["id"]: [node[0] for node in fold["nodes"]] for fold in folds}
+    assert list(nodes) == ["", "module-features", "module-classifier"]
+    assert {"op-input_1_0", "module-features", "module-classifier", "op-output_1_23"} <= set(nodes[""])
+    assert "op-linear_3_22" in nodes["module-classifier"]
+    assert "op-conv2d_1_1" not in nodes["module-classifier"]
+
+
+def test_a_recurrent_model_has_a_rolled_graph_too(tmp_path):
+    page = model_page(passed(history=cell()), tmp_path)
+    kinds = json.loads(unpacked(page, "folds"))
+    ids = {kind: [fold["id"] for fold in folds] for kind, folds in kinds.items()}
+    assert ids == {
+        "unrolled": ["", "module-cell.1", "module-cell.2", "module-cell.3"],
+        "rolled": ["", "module-cell"],
+    }
+    assert {"unrolled", "rolled"} <= set(page.values("option", "value"))
+    modules = json.loads(unpacked(page, "details"))["modules"]
+    assert [told["nodes"][:2] for told in modules.values()] == [[f"module-cell.{n}", "module-cell"] for n in (1, 2, 3)]
 
 
 def test_a_measured_page_has_costs_peak_curves_and_bars(tmp_path):
@@ -268,26 +284,28 @@ def test_a_measured_page_has_costs_peak_curves_and_bars(tmp_path):
     assert ["FLOPs", "17.0M"] in known["layers"]["row-linear_1_17"]["facts"]
     assert known["layers"]["row-flatten_1_15"]["code"] == ">   50 x = torch.flatten(x, 1)"
     assert ["time", "2 s"] in known["modules"]["module-features"]["facts"]
-    assert known["modules"]["module-features-2e-0"]["around"] == ["module-features"]
+    assert known["layers"]["row-linear_1_17"]["numbers"] == {"memory": 16384, "time": 0.0017, "flops": 17_000_000}
 
 
-def test_every_call_of_a_module_opens_the_drawing_of_the_first(tmp_path):
-    page = model_page(passed(history=cell()), tmp_path)
-    assert page.values("option", "value")[-1] == "module-cell.1"
-    modules = json.loads(unpacked(page, "details"))["modules"]
-    assert {id_: told["view"] for id_, told in modules.items()} == {
-        "module-cell.1": "module-cell.1",
-        "module-cell.2": "module-cell.1",
-        "module-cell.3": "module-cell.1",
-    }
+def test_the_flame_chart_puts_modules_below_the_one_around_them():
+    costs = Costs(transformer(3))
+    bars = {flame.branch.module.address: flame for flame in flames(costs, module_tree(costs))}
+    inside = [bars[f"blocks.{block}"] for block in range(3)]
+    around = bars["blocks"]
+    assert [bar.branch.level for bar in (bars[""], around, *inside)] == [0, 1, 2, 2, 2]
+    assert bars[""].branch.share == pytest.approx(1)
+    for bar, after in zip(inside, [*inside[1:], None], strict=True):
+        end = bar.x + bar.branch.share
+        assert around.x <= bar.x < end <= around.x + around.branch.share + 1e-9
+        assert after is None or after.x == pytest.approx(end)
 
 
 def test_a_page_knows_all_of_a_layer_and_where_it_is_drawn(tmp_path):
     known = json.loads(unpacked(model_page(passed(), tmp_path), "details"))
     layer = known["layers"]["row-linear_1_17"]
     assert layer["label"] == "linear_1_17"
-    assert layer["view"] == "module-classifier"
-    assert layer["nodes"] == ["op-linear_1_17", "module-classifier-2e-1", "module-classifier"]
+    assert layer["nodes"] == ["op-linear_1_17"]
+    assert known["modules"]["module-classifier-2e-1"]["nodes"][2] == "op-linear_1_17"
     assert ["size", "16.0 KB"] in layer["facts"]
     assert layer["from"] == [["dropout_1_16", "row-dropout_1_16"]]
     assert layer["to"] == [["relu_6_18", "row-relu_6_18"]]
@@ -300,10 +318,19 @@ def test_rows_beyond_the_limit_are_left_out_and_that_is_said(monkeypatch, tmp_pa
     assert "the table shows the first 10 of 24 tensors; the JSON file has all" in page.words
 
 
-def test_a_page_of_1500_operations_is_below_5_megabytes(tmp_path):
-    report = save_drawing(passed(history=transformer(88)), tmp_path)
+@pytest.mark.parametrize("history", [transformer(176), chain(3000)], ids=["transformer", "chain"])
+def test_a_page_of_3000_operations_is_below_1_5_megabytes(tmp_path, history):
+    assert len(history.operations) > 2_900
+    report = save_drawing(passed(history=history), tmp_path)
     text = Pages(run(report)).model(report, read_views(report, tmp_path)[0])
-    assert len(text.encode()) < 5_000_000
+    assert len(text.encode()) < 1_500_000
+
+
+def test_a_long_table_and_a_large_tree_are_packed(tmp_path):
+    page = model_page(passed(history=transformer(60)), tmp_path)
+    assert not [id_ for id_ in page.ids if id_.startswith("row-")]
+    assert 'id="row-softmax_7_' in unpacked(page, "layer-table-rows")
+    assert "<b>blocks.59</b>" in unpacked(page, "tree-html")
 
 
 def test_an_index_of_1500_models_is_below_2_megabytes():

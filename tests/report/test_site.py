@@ -32,7 +32,7 @@ def test_what_is_written(tmp_path):
         "models/torchvision/broken.html",
         "models/torchvision/broken.json",
     ]
-    assert 'id="view-all"' in written[3].read_text(encoding="utf-8")
+    assert 'id="folds"' in written[3].read_text(encoding="utf-8")
 
 
 def test_the_records_are_read_back(tmp_path):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 from torch import nn
 
@@ -76,3 +77,16 @@ def test_code_around_a_line(tmp_path):
     assert list(code) == list(lines[:2])
     assert code[lines[0]].splitlines() == ["     1 one", "     2 two", ">    3 three", "     4 four", "     5 five"]
     assert code[lines[1]].splitlines()[0] == ">    1 one"
+
+
+def test_a_histogram_counts_the_finite_elements_from_least_to_greatest():
+    values = torch.tensor([0.0, 0.0, 1.0, 5.0, 10.0, float("nan"), float("inf")])
+    counts = statistics(nn.Identity(), values).histograms[0]
+    assert (len(counts), sum(counts)) == (20, 5)
+    assert [counts[step] for step in (0, 2, 10, 19)] == [2, 1, 1, 1]
+
+
+@pytest.mark.parametrize("value", [3.0, float("nan")])
+def test_equal_or_no_finite_elements_are_one_step(value):
+    counts = statistics(nn.Identity(), torch.full((4,), value)).histograms[0]
+    assert counts == (4 if value == 3.0 else 0, *[0] * 19)

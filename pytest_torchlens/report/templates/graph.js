@@ -1,131 +1,216 @@
-// The graph: one drawing at a time, zoomed and panned; a click tells all that is known of a node.
+// The graph: modules unfold in place; it is moved and zoomed; a click or Enter tells all that is known of a node.
 const STEP = 1.3;
 const READABLE = 0.45;
+const LARGEST = 4;
 const MOST_FOUND = 12;
+const MOST_SHOWN = 60;
+const SHADES = 8;
 const CLICK = 5;
 
-async function inflate(text) {
-  const bytes = Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
-  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
-}
+// Where the graph is in its frame.  It cannot be moved out of it.
+class Sheet {
+  constructor(frame) {
+    this.frame = frame;
+    this.paper = shape("g");
+    this.svg = shape("svg", { "aria-hidden": "false" }, [this.paper]);
+    frame.append(this.svg);
+    [this.x, this.y, this.scale, this.size] = [0, 0, 1, [1, 1]];
+  }
 
-const packed = (id) => inflate(document.getElementById(id).textContent);
+  put({ size, group }) {
+    this.size = size;
+    this.paper.replaceChildren(group);
+    this.move(0, 0);
+  }
 
-// Panzoom moves what it shows in the next frame.
-const settled = () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+  get whole() {
+    return Math.min(1, this.frame.clientWidth / this.size[0], this.frame.clientHeight / this.size[1]);
+  }
 
-function make(tag, properties = {}, children = []) {
-  const element = Object.assign(document.createElement(tag), properties);
-  element.append(...children);
-  return element;
+  // Return whether it moved: at its end it lets the page scroll.
+  move(dx, dy) {
+    const [x, y] = [this.x, this.y];
+    this.x = this.bounded(this.x + dx, this.size[0], this.frame.clientWidth);
+    this.y = this.bounded(this.y + dy, this.size[1], this.frame.clientHeight);
+    this.paper.setAttribute("transform", `translate(${this.x} ${this.y}) scale(${this.scale})`);
+    return Math.abs(this.x - x) + Math.abs(this.y - y) > 0.01;
+  }
+
+  bounded(place, size, room) {
+    const [one, other] = [0, room - size * this.scale];
+    return Math.min(Math.max(place, Math.min(one, other)), Math.max(one, other));
+  }
+
+  zoom(factor, [atX, atY] = [this.frame.clientWidth / 2, this.frame.clientHeight / 2]) {
+    const scale = Math.min(Math.max(this.scale * factor, Math.min(this.whole, READABLE)), LARGEST);
+    const grown = scale / this.scale;
+    this.scale = scale;
+    this.move((atX - this.x) * (1 - grown), (atY - this.y) * (1 - grown));
+  }
+
+  fit(scale) {
+    this.scale = scale;
+    this.x = (this.frame.clientWidth - this.size[0] * scale) / 2;
+    this.move(0, 0);
+  }
+
+  // The data flow upward: a fitted graph begins at its end, as text would.
+  fitWidth(least) {
+    this.y = 0;
+    this.fit(Math.max(Math.min(1, this.frame.clientWidth / this.size[0]), least));
+  }
+
+  box(element) {
+    const [frame, box] = [this.frame.getBoundingClientRect(), element.getBoundingClientRect()];
+    return { left: box.left - frame.left, top: box.top - frame.top, width: box.width, height: box.height };
+  }
+
+  centre(element) {
+    const box = this.box(element);
+    const [width, height] = [this.frame.clientWidth, this.frame.clientHeight];
+    const [right, bottom] = [box.left + box.width, box.top + box.height];
+    if (box.left >= 0 && box.top >= 0 && right <= width && bottom <= height) return;
+    this.move(width / 2 - box.left - box.width / 2, box.height > height ? -box.top : height / 2 - box.top - box.height / 2);
+  }
 }
 
 class Graph {
-  constructor(frame, data) {
-    this.frame = frame;
-    this.data = data;
-    this.sheet = frame.querySelector(".sheet");
+  constructor(frame, data, kinds) {
+    Object.assign(this, { frame, data, kinds, chosen: "", hits: [], numbers: new Map() });
+    this.sheet = new Sheet(frame);
     this.panel = document.getElementById("panel");
-    this.choice = document.getElementById("view");
-    this.panzoom = Panzoom(this.sheet, {
-      canvas: true, minScale: 0.02, maxScale: 6, step: 0.3, origin: "0 0", handleStartEvent: (event) => this.start(event),
-    });
+    this.choices = Object.fromEntries(["view", "passes", "colour"].map((name) => [name, document.getElementById(name)]));
+    this.rowOf = new Map();
+    for (const [row, layer] of Object.entries(data.layers).reverse()) layer.nodes.forEach((id) => this.rowOf.set(id, row));
+    this.moduleOf = new Map(Object.entries(data.modules).reverse().map(([id, told]) => [told.nodes[1], id]));
     this.listen();
+    this.use("unrolled");
   }
 
-  get views() {
-    return [...this.choice.options];
+  // Unrolled or rolled: each has its own folds.
+  use(kind) {
+    this.folds = new Folds(this.kinds[kind]);
+    const { levels } = this.folds;
+    const options = levels.map((count, level) => make("option", { value: String(level), textContent: this.levelName(level, count) }));
+    this.choices.view.replaceChildren(...options, make("option", { value: "own", textContent: "As unfolded by hand", hidden: true }));
+    const readable = levels.findLastIndex((count) => count <= MOST_SHOWN);
+    this.colour();
+    this.show(Math.max(0, readable));
   }
 
-  has(view) {
-    return this.views.some((option) => option.value === view);
+  levelName(level, count) {
+    const nodes = `${count.toLocaleString("en")} ${count === 1 ? "node" : "nodes"}`;
+    if (level === this.folds.levels.length - 1) return `All operations: ${nodes}`;
+    return level ? `Level ${level} unfolded: ${nodes}` : `All folded: ${nodes}`;
   }
 
-  start(event) {
-    this.pressed = { x: event.clientX, y: event.clientY };
+  show(level) {
+    this.folds.openLevels(level);
+    this.choices.view.value = String(level);
+    this.render();
+    this.sheet.fitWidth(READABLE);
+    this.frame.dataset.shown = String(level);
+  }
+
+  render() {
+    const focused = this.frame.contains(document.activeElement) && document.activeElement.id;
+    this.sheet.put(this.folds.draw());
+    this.mark();
+    this.paint();
+    if (focused) this.drawn(focused)?.focus({ preventScroll: true });
   }
 
   listen() {
-    const frame = this.frame;
+    const { frame, choices } = this;
     frame.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
     frame.addEventListener("keydown", (event) => this.key(event));
     frame.addEventListener("click", (event) => this.click(event));
-    frame.addEventListener("dblclick", (event) => this.open(this.nodeAt(event)));
-    this.choice.addEventListener("change", () => this.show(this.choice.value));
+    frame.addEventListener("dblclick", (event) => this.toggle(this.nodeAt(event)));
+    frame.addEventListener("focusin", (event) => event.target !== frame && this.sheet.centre(event.target));
+    new ResizeObserver(() => this.sheet.move(0, 0)).observe(frame);
+    this.drag();
+    this.pinch();
+    choices.view.addEventListener("change", () => this.show(Number(choices.view.value)));
+    choices.passes?.addEventListener("change", () => this.use(choices.passes.value));
+    choices.colour.addEventListener("change", () => { this.colour(); this.paint(); });
     for (const button of document.querySelectorAll("[data-zoom]")) {
       button.addEventListener("click", () => this.act(button.dataset.zoom));
     }
   }
 
-  async show(key) {
-    const view = this.views.find((option) => option.value === key);
-    this.sheet.innerHTML = await packed(`view-${key}`);
-    this.choice.value = key;
-    this.size = { width: Number(view.dataset.width), height: Number(view.dataset.height) };
-    const svg = this.sheet.firstElementChild;
-    svg.style.width = this.sheet.style.width = `${this.size.width}px`;
-    svg.style.height = this.sheet.style.height = `${this.size.height}px`;
-    this.fit(READABLE);
-    await settled();
-    document.getElementById("up").disabled = !key.startsWith("module-");
-    this.frame.dataset.shown = key;
+  drag() {
+    this.frame.addEventListener("pointerdown", (event) => {
+      this.pressed = event.pointerType === "touch" || event.button ? null : { x: event.clientX, y: event.clientY, far: 0 };
+    });
+    addEventListener("pointermove", (event) => {
+      if (!this.pressed || !event.buttons) return;
+      const [dx, dy] = [event.clientX - this.pressed.x, event.clientY - this.pressed.y];
+      this.pressed = { x: event.clientX, y: event.clientY, far: this.pressed.far + Math.hypot(dx, dy), done: false };
+      this.sheet.move(dx, dy);
+    });
   }
 
-  fit(least) {
-    const width = Math.min(1, this.frame.clientWidth / this.size.width);
-    const scale = Math.max(width, least);
-    this.panzoom.zoom(scale, { animate: false, force: true });
-    this.panzoom.pan(Math.max(0, (this.frame.clientWidth / scale - this.size.width) / 2), 0, { animate: false, force: true });
+  // One finger scrolls the page, two move and zoom the graph.
+  pinch() {
+    const fingers = ({ touches: [one, other] }) => ({
+      x: (one.clientX + other.clientX) / 2, y: (one.clientY + other.clientY) / 2,
+      apart: Math.hypot(one.clientX - other.clientX, one.clientY - other.clientY),
+    });
+    let before = null;
+    const follow = (event) => {
+      if (event.touches.length !== 2 || !event.cancelable) return;
+      event.preventDefault();
+      const now = fingers(event);
+      const frame = this.frame.getBoundingClientRect();
+      if (before) {
+        this.sheet.move(now.x - before.x, now.y - before.y);
+        this.sheet.zoom(now.apart / before.apart, [now.x - frame.left, now.y - frame.top]);
+      }
+      before = now;
+    };
+    this.frame.addEventListener("touchstart", follow, { passive: false });
+    this.frame.addEventListener("touchmove", follow, { passive: false });
+    this.frame.addEventListener("touchend", () => { before = null; });
   }
 
   act(what) {
-    if (what === "in") this.panzoom.zoomIn();
-    else if (what === "out") this.panzoom.zoomOut();
-    else if (what === "width") this.fit(0);
-    else if (what === "whole") this.whole();
-    else if (what === "inputs") this.centre(this.sheet.querySelector(".node.input"));
-    else if (what === "outputs") this.centre(this.sheet.querySelector(".node.output"));
-    else if (what === "up") this.up();
+    if (what === "in") this.sheet.zoom(STEP);
+    else if (what === "out") this.sheet.zoom(1 / STEP);
+    else if (what === "width") this.sheet.fitWidth(0);
+    else if (what === "whole") this.sheet.fit(this.sheet.whole);
+    else if (what === "inputs") this.go("input");
+    else if (what === "outputs") this.go("output");
+    else if (what === "fold") this.toggle(this.folds.around(this.chosen)[0] ?? "");
   }
 
-  whole() {
-    const scale = Math.min(1, this.frame.clientWidth / this.size.width, this.frame.clientHeight / this.size.height);
-    this.panzoom.zoom(scale, { animate: false, force: true });
-    this.panzoom.pan((this.frame.clientWidth / scale - this.size.width) / 2, 0, { animate: false, force: true });
-  }
-
-  up() {
-    const around = this.data.modules[this.choice.value]?.around ?? [];
-    this.show(around.find((key) => this.has(key)) ?? this.views[0].value);
+  go(kind) {
+    const id = [...this.folds.classOf].find(([, classes]) => classes.split(" ").includes(kind))?.[0];
+    if (!id) return;
+    this.reveal(id);
+    this.sheet.centre(this.drawn(id));
+    this.drawn(id).focus({ preventScroll: true });
   }
 
   // The wheel scrolls the page, unless the graph has the focus, as after a click, or Ctrl is held.
   wheel(event) {
-    if (!event.ctrlKey && !event.metaKey && document.activeElement !== this.frame) return;
-    event.preventDefault();
-    if (event.ctrlKey || event.metaKey) return this.panzoom.zoomWithWheel(event, { animate: false });
-    const scale = this.panzoom.getScale();
-    this.panzoom.pan(-event.deltaX / scale, -event.deltaY / scale, { relative: true, animate: false });
+    const zooms = event.ctrlKey || event.metaKey;
+    if (!zooms && !this.frame.contains(document.activeElement)) return;
+    const frame = this.frame.getBoundingClientRect();
+    if (zooms) this.sheet.zoom(event.deltaY < 0 ? STEP : 1 / STEP, [event.clientX - frame.left, event.clientY - frame.top]);
+    if (zooms || this.sheet.move(-event.deltaX, -event.deltaY)) event.preventDefault();
   }
 
   key(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const step = 80 / this.panzoom.getScale();
-    const pans = { ArrowLeft: [step, 0], ArrowRight: [-step, 0], ArrowUp: [0, step], ArrowDown: [0, -step] };
-    const acts = { "+": "in", "=": "in", "-": "out", 0: "width", Home: "outputs", End: "inputs", Backspace: "up" };
-    if (event.key in pans) this.panzoom.pan(...pans[event.key], { relative: true, animate: false });
+    const pans = { ArrowLeft: [80, 0], ArrowRight: [-80, 0], ArrowUp: [0, 80], ArrowDown: [0, -80] };
+    const acts = { "+": "in", "=": "in", "-": "out", 0: "width", Home: "outputs", End: "inputs", Backspace: "fold" };
+    const id = this.nodeAt(event);
+    if (event.key in pans) this.sheet.move(...pans[event.key]);
     else if (event.key in acts) this.act(acts[event.key]);
+    else if (event.key === "Enter" && id) this.select(this.nameOf(id));
+    else if (event.key === " " && id) this.toggle(id);
     else return;
     event.preventDefault();
-  }
-
-  centre(node) {
-    if (!node) return;
-    const [frame, box] = [this.frame.getBoundingClientRect(), node.getBoundingClientRect()];
-    const scale = this.panzoom.getScale();
-    const x = (frame.left + frame.width / 2 - box.left - box.width / 2) / scale;
-    const y = (frame.top + frame.height / 2 - box.top - box.height / 2) / scale;
-    this.panzoom.pan(x, y, { relative: true, animate: false });
   }
 
   nodeAt(event) {
@@ -133,53 +218,138 @@ class Graph {
   }
 
   click(event) {
-    event.preventDefault();
-    this.frame.focus({ preventScroll: true });
-    const moved = this.pressed ? Math.hypot(event.clientX - this.pressed.x, event.clientY - this.pressed.y) : 0;
     const id = this.nodeAt(event);
-    if (moved < CLICK && id) this.select(id.startsWith("op-") ? `row-${id.slice(3)}` : id);
+    const tensor = event.target.closest?.(".port")?.dataset.tensor;
+    if ((this.pressed?.far ?? 0) > CLICK) return;
+    this.frame.focus({ preventScroll: true });
+    if (event.target.closest?.(".toggle")) this.toggle(id);
+    else if (tensor) this.select(this.nameOf(tensor));
+    else if (id) this.select(this.nameOf(id));
   }
 
-  // By the id of a row or of a module's node: in the drawing that is shown, or else in one that has it.
-  async select(id) {
+  // Fold or unfold a module, and keep it where it is on the screen.
+  toggle(id) {
+    if (!this.folds.all.has(id) || !id) return;
+    const before = this.drawn(id) && this.sheet.box(this.drawn(id));
+    if (!this.folds.open.delete(id)) this.folds.open.add(id);
+    this.changed();
+    const after = this.sheet.box(this.drawn(id));
+    if (before) this.sheet.move(before.left - after.left, before.top - after.top);
+    this.sheet.centre(this.drawn(id));
+    this.drawn(id).focus({ preventScroll: true });
+  }
+
+  changed() {
+    this.choices.view.value = "own";
+    this.render();
+  }
+
+  reveal(id) {
+    const folded = this.folds.around(id).filter((outer) => !this.folds.open.has(outer));
+    folded.forEach((outer) => this.folds.open.add(outer));
+    if (folded.length) this.changed();
+  }
+
+  // A row's or module's id, by that of its node.
+  nameOf(id) {
+    return this.rowOf.get(id) ?? (this.data.modules[id] ? id : this.moduleOf.get(id) ?? id);
+  }
+
+  toldOf(id) {
+    const row = id in this.data.layers ? id : Object.keys(this.data.layers).find((name) => name.startsWith(`${id}.`));
+    return this.data.layers[row] ?? this.data.modules[id];
+  }
+
+  nodeOf(id) {
+    return (this.toldOf(id)?.nodes ?? [id]).find((node) => this.folds.parentOf.has(node));
+  }
+
+  // By the id of a row or of a module's node.  What is folded opens.
+  select(id) {
     if (id !== wanted()) history.replaceState(null, "", `#${encodeURIComponent(id)}`);
-    const layer = this.data.layers[id] ?? Object.entries(this.data.layers).find(([row]) => row.startsWith(`${id}.`))?.[1];
-    const nodes = layer ? layer.nodes : [id];
-    if (layer?.view && !this.drawn(nodes[0])) await this.show(layer.view);
-    const node = nodes.map((name) => this.drawn(name)).find(Boolean);
-    for (const other of this.sheet.querySelectorAll(".chosen")) other.classList.remove("chosen");
-    node?.classList.add("chosen");
-    if (!this.isVisible(node)) this.centre(node);
-    this.tell(id, layer ?? this.data.modules[id]);
+    const node = this.nodeOf(id);
+    this.chosen = node ?? "";
+    if (node) this.reveal(node);
+    this.mark();
+    if (this.sheet.scale < READABLE) this.sheet.zoom(READABLE / this.sheet.scale);
+    if (node) this.sheet.centre(this.drawn(node));
+    this.tell(id, this.toldOf(id) ?? this.section(node));
+  }
+
+  section(id) {
+    const count = this.folds.all.has(id) && this.folds.leaves(id).length;
+    return count ? { label: this.folds.all.get(id).title[0], facts: [["operations", count.toLocaleString("en")]] } : null;
   }
 
   drawn(id) {
-    return this.sheet.querySelector(`#${CSS.escape(id)}`);
+    return this.frame.querySelector(`#${CSS.escape(id)}`);
   }
 
-  isVisible(node) {
-    if (!node) return true;
-    const [frame, box] = [this.frame.getBoundingClientRect(), node.getBoundingClientRect()];
-    return box.left >= frame.left && box.right <= frame.right && box.top >= frame.top && box.bottom <= frame.bottom;
+  mark() {
+    for (const other of this.frame.querySelectorAll(".chosen, .match, .holds")) other.classList.remove("chosen", "match", "holds");
+    for (const id of this.hits) {
+      const shown = this.folds.shownFor(id);
+      this.drawn(shown)?.classList.add(shown === id ? "match" : "holds");
+    }
+    if (this.chosen) this.drawn(this.folds.shownFor(this.chosen))?.classList.add("chosen");
   }
 
-  open(id) {
-    const view = this.data.modules[id]?.view;
-    if (this.has(view)) this.show(view);
+  // A number of each operation, by which it is coloured; a module's is the sum of those inside it.
+  colour() {
+    const kind = this.choices.colour.value;
+    this.numbers = new Map();
+    for (const layer of Object.values(this.data.layers)) {
+      const node = layer.nodes.find((id) => this.folds.parentOf.has(id));
+      const value = layer.numbers[kind];
+      if (!node || !value) continue;
+      for (const id of [node, ...this.folds.around(node)]) this.numbers.set(id, (this.numbers.get(id) ?? 0) + value);
+    }
+  }
+
+  paint() {
+    const kind = this.choices.colour.value;
+    this.frame.classList.toggle("shaded", kind !== "kind");
+    const nodes = [...this.frame.querySelectorAll("g.node")];
+    const shown = nodes.map((node) => this.numbers.get(node.id)).filter(Boolean);
+    const [low, high] = [shown.reduce((a, b) => Math.min(a, b), Infinity), shown.reduce((a, b) => Math.max(a, b), 0)];
+    for (const node of nodes) {
+      node.classList.remove(...[...node.classList].filter((name) => name.startsWith("shade-") || name === "differs"));
+      if (kind === "difference") node.classList.toggle("differs", this.numbers.has(node.id));
+      else if (kind !== "kind") node.classList.add(`shade-${this.shade(this.numbers.get(node.id) ?? 0, low, high)}`);
+    }
+    const range = shown.length ? `${UNITS_OF[kind](low)} to ${UNITS_OF[kind](high)}, logarithmic` : "";
+    document.getElementById("scale").value = kind === "difference" ? "marked: differs from the baseline" : range;
+  }
+
+  shade(value, low, high) {
+    const share = value > low ? Math.log(value / low) / Math.log(high / low) : 0;
+    return Math.min(SHADES - 1, Math.floor(SHADES * share));
   }
 
   tell(id, told) {
     if (!told) return;
     const facts = told.facts.flatMap(([name, text]) => [make("dt", { textContent: name }), make("dd", { textContent: text })]);
     const parts = [make("h3", { textContent: told.label, tabIndex: -1 }), make("dl", { className: "pairs" }, facts)];
+    if (told.histogram) parts.push(this.histogram(...told.histogram));
     if (told.code) parts.push(make("pre", { textContent: told.code, tabIndex: 0 }));
-    if (!told.nodes && this.has(told.view)) parts.push(this.button("Open this module", () => this.open(id)));
+    const node = this.nodeOf(id);
+    if (this.folds.all.has(node)) parts.push(this.button("Fold or unfold", () => this.toggle(node)));
     if (told.from?.length) parts.push(this.links("from", told.from));
     if (told.to?.length) parts.push(this.links("to", told.to));
-    if (document.getElementById(id)?.matches("tr")) {
+    if (tableWith(id)) {
       parts.push(make("p", {}, [make("a", { href: `#${id}`, textContent: "Row in the table" })]));
     }
     this.panel.replaceChildren(...parts);
+  }
+
+  histogram(low, high, counts) {
+    const most = Math.max(...counts);
+    const bars = counts.map((count, index) => shape("rect", { x: 10 * index, y: 60 - (60 * count) / most, width: 9, height: (60 * count) / most }));
+    const total = counts.reduce((sum, count) => sum + count, 0);
+    const label = `Histogram of ${total.toLocaleString("en")} values from ${low} to ${high}`;
+    const picture = shape("svg", { viewBox: `0 0 ${10 * counts.length} 60`, role: "img", "aria-label": label, preserveAspectRatio: "none" }, bars);
+    const ends = make("p", { className: "ends" }, [make("span", { textContent: low }), make("span", { textContent: high })]);
+    return make("div", { className: "histogram" }, [picture, ends]);
   }
 
   button(text, action) {
@@ -207,6 +377,8 @@ function search(graph) {
     const buttons = hits.slice(0, MOST_FOUND).map((hit) => make("li", {}, [graph.button(hit.label, () => graph.select(hit.id))]));
     list.replaceChildren(...buttons);
     document.getElementById("num-found").value = words.length ? `${hits.length} found` : "";
+    graph.hits = hits.map((hit) => graph.nodeOf(hit.id)).filter(Boolean);
+    graph.mark();
     return hits;
   };
   field.addEventListener("input", find);
@@ -218,13 +390,18 @@ function search(graph) {
   });
 }
 
-const rank = (entry, words) => (words.every((word) => entry.label.toLowerCase().includes(word)) ? 0 : 1);
+// Exact names first, then names that hold all words, then the rest; equal ones keep their order.
+function rank(entry, words) {
+  const label = entry.label.toLowerCase();
+  if (label.replace("@", "") === words.join(" ").replace("@", "")) return 0;
+  return words.every((word) => label.includes(word)) ? 1 : 2;
+}
 
 const wanted = () => decodeURIComponent(location.hash.slice(1));
 
 async function startGraph(frame) {
-  const graph = new Graph(frame, JSON.parse(await packed("details")));
-  await graph.show(frame.dataset.first);
+  const [data, kinds] = await Promise.all([unpack("details"), unpack("folds")]);
+  const graph = new Graph(frame, data, kinds);
   search(graph);
   document.addEventListener("click", (event) => {
     const link = event.target.closest?.("a[data-node]");
@@ -234,9 +411,9 @@ async function startGraph(frame) {
     graph.select(link.dataset.node);
   });
   document.addEventListener("choose", (event) => graph.select(event.detail));
-  const follow = () => wanted() in { ...graph.data.layers, ...graph.data.modules } && graph.select(wanted());
+  const follow = () => wanted() && (graph.toldOf(wanted()) || graph.folds.parentOf.has(wanted())) && graph.select(wanted());
   addEventListener("hashchange", follow);
-  await follow();
+  follow();
 }
 
 document.querySelectorAll(".drawing").forEach(startGraph);

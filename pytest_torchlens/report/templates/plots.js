@@ -1,5 +1,5 @@
 // Curves: one for each block of numbers; a click on a curve chooses the layer in the graph.
-const COLOURS = ["--c-1", "--c-2", "--c-3", "--c-2", "--c-1"];
+const COLOURS = ["--c-1", "--c-2", "--c-3", "--c-4", "--c-5"];
 const UNITS = ["B", "KB", "MB", "GB", "TB"];
 
 function bytes(value) {
@@ -13,6 +13,8 @@ const percent = (value) => `${Number((100 * value).toPrecision(3))} %`;
 const RANGES = { shares: (_, low, high) => [0, Math.min(1, 1.1 * high) || 1] };
 const FROM_ZERO = { min: { soft: 0, mode: 1 }, max: { pad: 0.1 } };
 const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000];
+const seconds = (value) => (value >= 1 ? `${Number(value.toPrecision(3))} s` : value >= 1e-3 ? `${Number((1e3 * value).toPrecision(3))} ms` : `${Number((1e6 * value).toPrecision(3))} µs`);
+const UNITS_OF = { time: seconds, memory: bytes, flops: (value) => value.toLocaleString("en"), difference: String };
 const FORMATS = { memory: bytes, sizes: bytes, values: plain, shares: percent };
 
 function curve(box, name, chart) {
