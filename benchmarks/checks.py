@@ -1,18 +1,21 @@
 """Measure what each check costs in plain passes of a resnet50, in one thread: `python -m benchmarks.checks [NAME ...]`.
 
 Costs are CPU time, children included, so that other work of the machine hardly counts.  Each check runs on a subject of
-its own, then the five cheap ones in a row on one, which share passes.  ``A+B`` are two in a row.  Set
-``OMP_WAIT_POLICY=PASSIVE`` where other programs run, as threads that wait for each other would be counted.
+its own, then the five cheap ones in a row on one, which share passes.  ``A+B`` are two in a row.  Threads sleep where
+they wait for each other (``OMP_WAIT_POLICY=PASSIVE``): that is no work.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import statistics
 from collections.abc import Callable
 from collections.abc import Sequence
 from functools import partial
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch loads OpenMP
 
 import torch
 from tabulate import tabulate
