@@ -188,6 +188,13 @@ OPTIONS = (
         "Default: no report, only the table at the end.",
     ),
     CommandLineOption(
+        "--lens-report-activations",
+        "flag",
+        "",
+        "Show a small picture of each activation on the pages of --lens-report: the first 16 channels of its first "
+        "example, as gray maps.",
+    ),
+    CommandLineOption(
         "--lens-graph",
         "text",
         "DIR[,OPTION=VALUE...]",
@@ -380,6 +387,7 @@ INI_KEYS = (
     IniKey("lens_parts", "args", [], "Parts of the validation, as --lens-parts"),
     IniKey("lens_checks", "args", [], "Checks of each model, as --lens-checks"),
     IniKey("lens_report", "string", "", "Folder of the report, as --lens-report"),
+    IniKey("lens_report_activations", "bool", False, "Pictures of activations, as --lens-report-activations"),
     IniKey("lens_graph", "string", "", "Folder of drawings and their options, as --lens-graph"),
     IniKey("lens_device", "string", "", "Device that models run on, as --lens-device"),
     IniKey("lens_junit_properties", "bool", True, "Write lens.* properties into JUnit XML (default: true)"),

@@ -123,6 +123,7 @@ class LensSession:
             validate=options.validate,
             parts=options.parts,
             folder=options.report,
+            pictures=options.pictures,
             graphs=options.graphs,
             baseline=baseline,
             checks=options.checks,

@@ -49,6 +49,8 @@ class LensOptions:
     parts: tuple[str, ...] | None
     """Parts of the validation; None for all."""
     report: Path | None
+    pictures: bool
+    """Whether the report shows a picture of each activation."""
     junit_properties: bool
     graphs: Graphs | None
     """Drawings in addition to those of the report; None if not requested."""
@@ -94,6 +96,7 @@ class LensOptions:
             validate=option.lens_validate,
             parts=_parts(option.lens_parts or config.getini("lens_parts")),
             report=report_folder(config),
+            pictures=_pictures(config),
             junit_properties=config.getini("lens_junit_properties"),
             graphs=_graphs(config),
             checks=named_checks(config),
@@ -109,6 +112,13 @@ class LensOptions:
         if not (option.collectonly or hasattr(config, "workerinput")):
             _check_writable(options)
         return options
+
+
+def _pictures(config: pytest.Config) -> bool:
+    """Return whether the report shows pictures of activations; the ini key means nothing without a report."""
+    if config.option.lens_report_activations and report_folder(config) is None:
+        raise pytest.UsageError("--lens-report-activations needs --lens-report=DIR, on whose pages the pictures are")
+    return bool(config.option.lens_report_activations or config.getini("lens_report_activations"))
 
 
 def report_folder(config: pytest.Config) -> Path | None:

@@ -132,3 +132,6 @@ class ActivationStatistics:
     """Share of the elements of each that are NaN, from 0 to 1; empty if the run did not ask for it."""
     histograms: tuple[tuple[int, ...], ...] = ()
     """Number of finite elements of each in equal steps from its minimum to its maximum."""
+    pictures: tuple[str, ...] = ()
+    """Picture of each, ``"17x35:…"``: height, width, and in base64 a byte a pixel, 0 for its minimum and 255 for its
+    maximum.  Empty if the run did not ask for them."""

@@ -292,7 +292,7 @@ def details(report: ModelReport, costs: Costs) -> dict[str, Any]:
     """Return the details that the page shows for a selected layer (by row id) or module (by node id)."""
     history, edits = costs.history, EditsByOperation(costs.history)
     operations = {key: op for op in history.operations for key in (op.layer_label_w_pass, op.label)}
-    differences, histograms = _differences(report), _histograms(report)
+    differences, histograms, pictures = _differences(report), _histograms(report), _pictures(report)
     modules = {module.address: module for module in history.modules}
     layers = {
         row_id(op): {
@@ -310,6 +310,7 @@ def details(report: ModelReport, costs: Costs) -> dict[str, Any]:
             ],
             "code": report.code.get(op.source_line, ""),
             "histogram": histograms.get(op.label),
+            "picture": pictures.get(op.label),
             "from": _links(op.parent_layers, operations),
             "to": _links(op.child_layers, operations),
         }
@@ -336,6 +337,14 @@ def _histograms(report: ModelReport) -> dict[str, tuple[str, str, tuple[int, ...
     found = report.statistics
     rows = zip(found.operations, found.minimum, found.maximum, found.histograms, strict=False)
     return {label: (f"{low:.4g}", f"{high:.4g}", counts) for label, low, high, counts in rows if any(counts)}
+
+
+def _pictures(report: ModelReport) -> dict[str, str]:
+    """Return the picture of each activation by label."""
+    found = report.statistics
+    return (
+        {} if found is None else {name: one for name, one in zip(found.operations, found.pictures, strict=False) if one}
+    )
 
 
 def _differences(report: ModelReport) -> dict[str, str]:

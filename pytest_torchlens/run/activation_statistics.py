@@ -7,6 +7,8 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterable
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 from typing import Any
 from typing import Final
@@ -29,6 +31,8 @@ from pytest_torchlens.records import AuditFinding
 from pytest_torchlens.records import Severity
 from pytest_torchlens.replay import Player
 from pytest_torchlens.replay.calls import replay_calls
+from pytest_torchlens.run.activation_pictures import as_text
+from pytest_torchlens.run.activation_pictures import picture_of
 
 if TYPE_CHECKING:
     from pytest_torchlens.zoo import Inputs
@@ -39,18 +43,21 @@ _BINS: Final = 20
 """Steps of a histogram."""
 
 
-def activation_statistics(model: nn.Module, inputs: Inputs, seed: int | None) -> ActivationStatistics:
-    """Run a model once and return statistics of its tensors, without quantized and complex ones."""
-    saving = SaveOptions(transform=_numbers)
+def activation_statistics(
+    model: nn.Module, inputs: Inputs, seed: int | None, pictures: bool = False
+) -> ActivationStatistics:
+    """Run a model once and return statistics of its tensors, and pictures, without quantized and complex ones."""
+    saving = SaveOptions(transform=partial(_numbers, picture=pictures))
     history = log_forward_pass(model, inputs.args, inputs.kwargs, "all", seed, save_options=saving)
     return _statistics((op.label, op.tensor_contents) for op in history if op.tensor_contents is not None)
 
 
 class ValueStatistics:
-    """Listens to a replay, and takes the statistics of each value when it is made."""
+    """Listens to a replay, and takes the statistics of each value when it is made; with `pictures`, a picture too."""
 
-    def __init__(self) -> None:
+    def __init__(self, pictures: bool = False) -> None:
         self._numbers: dict[int, torch.Tensor] = {}
+        self._numbers_of = partial(_numbers, picture=pictures)
 
     def before(self, player: Player, call: Call) -> None:
         """Do nothing."""
@@ -58,12 +65,12 @@ class ValueStatistics:
     def after(self, number: int, call: Call, outputs: tuple[torch.Tensor, ...]) -> None:
         """Take the statistics of the outputs of a call."""
         for value, output in zip(call.outputs, outputs, strict=True):
-            self._numbers[id(value)] = _numbers(output)
+            self._numbers[id(value)] = self._numbers_of(output)
 
     def of(self, history: ModelHistory) -> ActivationStatistics:
         """Return what `activation_statistics` returns, for the history whose recording was replayed."""
         inputs = {id(node.value): node.value.tensor for node in history.nodes if node.kind == "input"}
-        numbers = self._numbers | {key: _numbers(one) for key, one in inputs.items() if one is not None}
+        numbers = self._numbers | {key: self._numbers_of(one) for key, one in inputs.items() if one is not None}
         layers = (node for node in history.nodes if node.layer_total_num >= 0 and id(node.value) in numbers)
         return _statistics((node.label, numbers[id(node.value)]) for node in layers)
 
@@ -123,20 +130,22 @@ def _returned(history: ModelHistory, outputs: list[torch.Tensor]) -> Iterator[tu
 
 def _statistics(numbers: Iterable[tuple[str, torch.Tensor]]) -> ActivationStatistics:
     rows: list[tuple[Any, ...]] = [_row(label, row.tolist()) for label, row in numbers if row.numel()]
-    columns = list(zip(*rows, strict=True)) or [()] * (_COUNT + 2)
-    names = ("operations", "mean", "std", "minimum", "maximum", "zeros", "not_finite", "nan", "histograms")
-    return ActivationStatistics(**dict(zip(names, columns, strict=True)))
+    columns = list(zip(*rows, strict=True)) or [()] * (_COUNT + 3)
+    names = ("operations", "mean", "std", "minimum", "maximum", "zeros", "not_finite", "nan", "histograms", "pictures")
+    found = ActivationStatistics(**dict(zip(names, columns, strict=True)))
+    return found if any(found.pictures) else replace(found, pictures=())
 
 
 def _row(label: str, numbers: list[float]) -> tuple[Any, ...]:
-    return label, *numbers[:_COUNT], tuple(map(int, numbers[_COUNT:]))
+    histogram, picture = numbers[_COUNT : _COUNT + _BINS], numbers[_COUNT + _BINS :]
+    return label, *numbers[:_COUNT], tuple(map(int, histogram)), as_text(picture)
 
 
 @torch.no_grad()
-def _numbers(tensor: torch.Tensor) -> torch.Tensor:
-    """Return mean, deviation, extremes, shares of zeros, non-finite values and NaN, and the numbers of a histogram.
+def _numbers(tensor: torch.Tensor, picture: bool = False) -> torch.Tensor:
+    """Return mean, deviation, extremes, shares of zeros, non-finite values and NaN, the numbers of a histogram.
 
-    A tensor that is not `_is_plain` has none.
+    With `picture` that follows, too.  A tensor that is not `_is_plain` has none.
     """
     if not _is_plain(tensor):
         return torch.empty(0)
@@ -150,7 +159,9 @@ def _numbers(tensor: torch.Tensor) -> torch.Tensor:
 
     mean, std, _, low, high, zeros, lost, nan = exact_statistics(values, correction=0).cpu()
     shares = torch.stack([mean, std, low, high, zeros, lost / values.numel(), nan / values.numel()])
-    return torch.cat([shares, _histogram(values, float(low), float(high)).to(shares)])
+    parts = [shares, _histogram(values, float(low), float(high))]
+    parts += [picture_of(values, float(low), float(high))] if picture else []
+    return torch.cat([part.to(shares) for part in parts])
 
 
 def _histogram(values: torch.Tensor, low: float, high: float) -> torch.Tensor:

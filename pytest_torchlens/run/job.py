@@ -369,7 +369,7 @@ class _Job:
         listeners: list[Listener] = [ValueNumbers(history)] if compares else []
         listeners += [FlopCounts()] if compares or self.measures else []
         listeners += [ByteCounts(history.recording)] if self.measures else []
-        return Listeners(*listeners, *([ValueStatistics()] if self.needs_statistics else []))
+        return Listeners(*listeners, *([ValueStatistics(self.options.pictures)] if self.needs_statistics else []))
 
     def note_measurements(self, validation: Validation) -> None:
         """Note what was counted and measured in the replay that was checked."""
@@ -454,8 +454,8 @@ class _Job:
         """Take the statistics of the activations, if they were not taken in the replay that was checked."""
         if "statistics" in self.fields:
             return
-        seed = self.case.settings.seed
-        self.attempt("statistics", model, lambda given: activation_statistics(model, given, seed))
+        seed, pictures = self.case.settings.seed, self.options.pictures
+        self.attempt("statistics", model, lambda given: activation_statistics(model, given, seed, pictures))
 
     def attempt(self, name: str, model: nn.Module, find: Callable[[Inputs], Any]) -> None:
         """Find a part of the report by further passes; if they raise, leave it out with a note."""

@@ -23,6 +23,8 @@ class RunOptions:
     """Parts of the validation; None for all."""
     folder: Path | None = None
     """The report's folder; None for no report."""
+    pictures: bool = False
+    """Whether the report shows a picture of each activation."""
     graphs: Graphs | None = None
     """Drawings besides those of the report; None if not requested."""
     baseline: Policy | None = None

@@ -46,10 +46,11 @@ def test_parts_in_the_ini_file(pytester: pytest.Pytester):
     ("arguments", "message"),
     [
         (["--lens-validate", "--lens-parts=replai"], "*--lens-parts: *'replai'*'replay'*"),
+        (["--lens-report-activations"], "*--lens-report-activations needs --lens-report=DIR, *"),
         (["--lens-parts=replay"], "*--lens-parts needs --lens-validate, whose parts it selects"),
     ],
 )
-def test_wrong_parts_are_usage_errors(pytester: pytest.Pytester, arguments: list[str], message: str):
+def test_wrong_options_are_usage_errors(pytester: pytest.Pytester, arguments: list[str], message: str):
     result = pytester.runpytest_inprocess("--lens-zoo=tiny:mlp", *arguments)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([message])

@@ -102,6 +102,7 @@ def measured(name: str = "measured") -> ModelReport:
         zeros=(0.5,) * len(labels),
         not_finite=(0.0,) * len(labels),
         histograms=((1, 2, 4, 8, 5),) * len(labels),
+        pictures=("2x3:AP+ABwgJ",) * len(labels),
     )
     code = {op.source_line: ">   50 x = torch.flatten(x, 1)" for op in history.operations if op.source_line}
     return replace(passed(name, history=history), measurements=cost, statistics=statistics, code=code)

@@ -328,6 +328,14 @@ def test_the_panel_has_the_histogram_of_an_activation(visit):
     assert picture.locator("rect").count() == 5
 
 
+def test_the_panel_has_the_picture_of_an_activation(visit):
+    picture = visit(measured(), "#row-relu_7_21").get_by_role("img", name="Picture of relu_7_21")
+    assert picture.is_visible()
+    read = "canvas => [canvas.width, canvas.height, ...canvas.getContext('2d').getImageData(0, 0, 3, 2).data]"
+    width, height, *colours = picture.evaluate(read)
+    assert (width, height, colours[::4], colours[3::4]) == (3, 2, [0, 255, 128, 7, 8, 9], [255] * 6)
+
+
 WRITTEN = """
 window.written = [];
 const write = CanvasRenderingContext2D.prototype.fillText;

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import math
 
 import pytest
@@ -20,8 +21,14 @@ class Odd(nn.Module):
         return lost, relu.to(torch.int64), relu.bool(), torch.fft.fft(x), x[:0], x.half(), x.to_sparse(), x.log() * 0
 
 
-def statistics(model, *args):
-    return activation_statistics(model, Inputs(args, {}), None)
+def statistics(model, *args, pictures=False):
+    return activation_statistics(model, Inputs(args, {}), None, pictures)
+
+
+def pixels(picture):
+    size, _, text = picture.partition(":")
+    height, width = map(int, size.split("x"))
+    return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8).reshape(height, width)
 
 
 def test_numbers_of_each_tensor():
@@ -90,3 +97,34 @@ def test_a_histogram_counts_the_finite_elements_from_least_to_greatest():
 def test_equal_or_no_finite_elements_are_one_step(value):
     counts = statistics(nn.Identity(), torch.full((4,), value)).histograms[0]
     assert counts == (4 if value == 3.0 else 0, *[0] * 19)
+
+
+def test_no_picture_is_made_where_none_is_asked_for():
+    assert statistics(nn.Identity(), torch.rand(2, 3)).pictures == ()
+
+
+def test_the_picture_of_an_image_has_its_channels_beside_each_other():
+    values = torch.zeros(2, 5, 2, 3)
+    values[0, 1], values[0, 4, 0, 2], values[1] = 1.0, 2.0, 7.0
+    found = pixels(statistics(nn.Identity(), values, pictures=True).pictures[0])
+    assert found.shape == (5, 15)  # two rows of four channels, with a line between
+    assert found[:2, 4:7].unique().tolist() == [round(255 / 7)]
+    assert found[3].tolist() == [0, 0, round(510 / 7), *[0] * 12]
+    assert found[2].any() == False  # noqa: E712 - a tensor
+
+
+def test_the_picture_of_a_table_has_its_rows_and_odd_values_at_the_ends():
+    values = torch.tensor([[-1.0, 1.0, float("inf")], [0.0, float("nan"), float("-inf")]])
+    assert pixels(statistics(nn.Identity(), values, pictures=True).pictures[0]).tolist() == [[0, 255, 255], [128, 0, 0]]
+
+
+def test_the_picture_of_a_large_map_averages_it():
+    values = torch.arange(64.0).reshape(1, 1, 1, 64).expand(1, 1, 32, 64)
+    found = pixels(statistics(nn.Identity(), values, pictures=True).pictures[0])
+    assert found.shape == (16, 16)
+    assert found[3].tolist() == [round((1.5 + 4 * step) * 255 / 63) for step in range(16)]
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (1, 1), (2, 3, 4, 5, 6), (1, 1, 1, 1)])
+def test_every_tensor_with_elements_has_a_picture(shape):
+    assert pixels(statistics(nn.Identity(), torch.rand(shape), pictures=True).pictures[0]).numel()

@@ -331,6 +331,7 @@ class Graph {
     const facts = told.facts.flatMap(([name, text]) => [make("dt", { textContent: name }), make("dd", { textContent: text })]);
     const parts = [make("h3", { textContent: told.label, tabIndex: -1 }), make("dl", { className: "pairs" }, facts)];
     if (told.histogram) parts.push(this.histogram(...told.histogram));
+    if (told.picture) parts.push(this.picture(told.picture, told.label));
     if (told.code) parts.push(make("pre", { textContent: told.code, tabIndex: 0 }));
     const node = this.nodeOf(id);
     if (this.folds.all.has(node)) parts.push(this.button("Fold or unfold", () => this.toggle(node)));
@@ -350,6 +351,16 @@ class Graph {
     const picture = shape("svg", { viewBox: `0 0 ${10 * counts.length} 60`, role: "img", "aria-label": label, preserveAspectRatio: "none" }, bars);
     const ends = make("p", { className: "ends" }, [make("span", { textContent: low }), make("span", { textContent: high })]);
     return make("div", { className: "histogram" }, [picture, ends]);
+  }
+
+  picture(packed, label) {
+    const [, height, width, pixels] = packed.match(/^(\d+)x(\d+):(.*)$/);
+    const canvas = make("canvas", { className: "picture", width: Number(width), height: Number(height), role: "img" });
+    canvas.setAttribute("aria-label", `Picture of ${label}: its first example, dark where it is least`);
+    const image = new ImageData(canvas.width, canvas.height);
+    Array.from(atob(pixels), (gray, place) => image.data.set([gray.charCodeAt(), gray.charCodeAt(), gray.charCodeAt(), 255], 4 * place));
+    canvas.getContext("2d").putImageData(image, 0, 0);
+    return canvas;
   }
 
   button(text, action) {
