@@ -50,7 +50,7 @@ def _side_by_side(maps: torch.Tensor) -> torch.Tensor:
     columns = min(_COLUMNS, len(maps))
     missing = -len(maps) % columns
     framed = F.pad(maps, (0, 1, 0, 1, 0, missing))
-    rows = [torch.cat([*row], dim=1) for row in framed.split(columns)]
+    rows = [torch.cat([*row], dim=1) for row in torch.split(framed, columns)]
     return torch.cat(rows)[:-1, :-1]
 
 
