@@ -65,11 +65,11 @@ def lines(figures: Figures) -> str:
     """Return the lines for the README."""
     times, families, empty = (figures.tables[title] for title in ("CPU time", "families of timm", "empty tests"))
     middle = number(families["median"]["validated"].median)
-    tests = ", ".join(number(row["validated"].median) for row in empty.values())
+    tests = " or ".join(number(row["validated"].median) for row in empty.values())
     return (
-        f"In plain forward passes, recording takes {_models(times, 'recorded')}; validating\n"
-        f"{_models(times, 'validated')}, {middle} (the middle one of timm's families). 1,000 empty tests\n"
-        f"(without torch, with it) take {tests} times as long with `--lens-validate`: [all figures](docs/costs.md).\n"
+        f"In plain forward passes, recording takes {_models(times, 'recorded')}.\n"
+        f"Validating takes {_models(times, 'validated')}, and {middle} for the median of timm's families.\n"
+        f"With `--lens-validate` 1,000 empty tests take {tests} times as long: [all figures](docs/costs.md).\n"
     )
 
 

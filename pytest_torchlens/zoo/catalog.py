@@ -20,20 +20,20 @@ from pytest_torchlens.zoo.errors import ZooError
 ZOO_FOLDER = "model_zoo_configs"
 
 
-def find_zoo_file(name: str, folders: Collection[Path], registered: Collection[Path] = ()) -> Path:
+def find_zoo_file(name: str, folders: Collection[Path], registered: Collection[Path] = (), model: str = "") -> Path:
     """Return the file of the zoo called `name`: the first in `folders`, else a registered one, else the shipped one.
 
     Raises
     ------
     ZooError
-        If there is none; the message suggests the nearest names.
+        If there is none; the message suggests the nearest names, or how to run the `model` of a file that lies here.
     """
     for path in _all_zoo_files(folders, registered):
         if path.stem == name:
             return path
     hint = nearest(name, zoo_names(folders, registered))
     if here := next((file for ending in ZOO_ENDINGS if (file := Path(name + ending)).is_file()), None):
-        hint = f"{here} lies here, and is run by file: pytest {here}"
+        hint = f"{here} lies here, and is run by file: pytest {here}{f'::{model}' if model else ''}"
     elif not hint.startswith("did you mean"):
         searched = ", ".join(f"{folder.name}/" for folder in folders)
         hint += f"; your own are found in {searched} (ini key lens_zoo_paths), or run by file: pytest DIR/{name}.yaml"
@@ -57,7 +57,8 @@ def find_model(text: str, folders: Collection[Path], registered: Collection[Path
     if zoo not in known and files:
         file = Path(files[0].zoo)
         raise ZooError(f"file not found: {file}: {nearest(str(file), map(str, zoo_files([file.parent])))}")
-    return find_zoo_file(zoo, folders, registered), name
+    is_one = not any(sign in name for sign in "*?[,")
+    return find_zoo_file(zoo, folders, registered, name if is_one else ""), name
 
 
 def zoo_names(folders: Collection[Path], registered: Collection[Path] = ()) -> set[str]:

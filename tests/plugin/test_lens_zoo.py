@@ -194,11 +194,12 @@ def test_what_is_unknown_is_a_usage_error(pytester: pytest.Pytester, zoo: str, m
     result.stdout.no_fnmatch_line("*Traceback*")
 
 
-def test_a_file_of_the_name_beside_is_named(pytester: pytest.Pytester):
+@pytest.mark.parametrize(("asked", "run"), [("ok", "ok.yaml"), ("ok:net", "ok.yaml::net"), ("ok:n*", "ok.yaml")])
+def test_a_file_of_the_name_beside_is_named(pytester: pytest.Pytester, asked: str, run: str):
     (pytester.path / "ok.yaml").write_text('provider: "python:models.py:zoo"\n')
-    result = pytester.runpytest_inprocess("--lens-zoo=ok")
+    result = pytester.runpytest_inprocess(f"--lens-zoo={asked}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*unknown zoo 'ok': ok.yaml lies here, and is run by file: pytest ok.yaml"])
+    result.stderr.fnmatch_lines([f"*unknown zoo 'ok': ok.yaml lies here, and is run by file: pytest {run}"])
 
 
 def test_an_unknown_model_of_a_node_id_is_a_usage_error(pytester: pytest.Pytester):
