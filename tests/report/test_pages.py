@@ -269,7 +269,7 @@ def test_a_measured_page_has_costs_peak_curves_and_bars(tmp_path):
     page = model_page(measured(), tmp_path)
     for text in (
         "FLOPs 4.0M",
-        "peak memory 28.6 MB measured 29.6 MB",
+        "peak memory 28.6 MB beside model and input; measured 29.6 MB",
         "Time by kind of operation",
         "Time by module",
         "live_bytes computed from storages and last uses",
