@@ -168,7 +168,7 @@ def test_headings_say_what_the_outputs_are(project: pytest.Pytester):
         hints = [line for line in result.outlines if "to let it pass, as the outputs are the same: --lens-fail" in line]
         assert bool(hints) == ("identical" in heading)
         assert any("to accept: pytest-lens accept zoo/net" in line for line in result.outlines)
-    _, result = compared(project, OTHER_EPS, "--lens-fail-on=outputs")
+    _, result = compared(project, OTHER_EPS, "--lens-fail-on=outputs", "--tb=no")
     result.stdout.fnmatch_lines(["*outputs differ by 0.0* at /output; what differs first is structure: argument eps=*"])
 
 

@@ -73,7 +73,11 @@ MUTANTS = (
         "totals.update(dict.fromkeys(path, module.num_params))",
         "totals.update({module.address: module.num_params})",
     ),
-    Mutant("report/layer_table.py", "key=lambda view: -len(view.ids)", "key=lambda view: len(view.ids)"),
+    Mutant(
+        "report/layer_table.py",
+        "ends[branch.level :] = [start + branch.share, start]",
+        "ends[branch.level :] = [start, start]",
+    ),
     Mutant(
         "report/layer_table.py",
         "if 0 <= operation.call_id < len(counts) else None",
