@@ -56,6 +56,8 @@ def _check_types(label: str, index: Any) -> None:
 
 def _by_name(label: str, shape: tuple[int, ...], at: Mapping[str, Any]) -> Any:
     """Return the index for ``{"position": 3, "feature": 7}``."""
+    if not at:
+        raise ValueError(f"edit of {label}: at names no part: leave it out, or name one: {{'position': 3}}")
     if "mask" in at:
         if len(at) > 1:
             raise ValueError(f"edit of {label}: a mask goes alone")

@@ -83,6 +83,12 @@ class Replacement:
         kind = Kind.of(new)
         if kind[:3] != self._kind[:3]:
             raise ValueError(f"{self._what}: expected {self._kind}, got {kind}{self._hint(kind)}")
+        if kind.stride is None and self._kind.stride is not None:
+            raise ValueError(
+                f"{self._what}: expected a dense tensor, got a {_layout(new)} one; .to_dense() makes it fit"
+            )
+        if kind.stride is not None and self._kind.stride is None:
+            raise ValueError(f"{self._what}: expected a tensor in the place of a sparse or nested one, got a dense one")
 
     def _hint(self, kind: Kind) -> str:
         """Return how a tensor can be made to fit; ``""`` if it cannot."""
@@ -119,6 +125,10 @@ class Replacement:
         kind = self._kind
         like = torch.empty_strided(kind.shape, kind.stride or (), dtype=kind.dtype, device="meta")
         return torch.full_like(like, number, device=kind.device)
+
+
+def _layout(tensor: torch.Tensor) -> str:
+    return "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
 
 
 @contextlib.contextmanager

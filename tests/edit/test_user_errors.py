@@ -46,6 +46,12 @@ CHANGES = {
     "an axis twice": (edit.mean_ablate((0, -2)), ValueError, "names a dimension twice"),
     "no examples": (edit.resample(0, of=torch.rand(0, 4)), ValueError, "there are no examples in shape"),
     "complex steering": (edit.steer(torch.ones(4) * 1j), TypeError, "complex numbers do not fit an activation"),
+    "a sparse tensor": (
+        torch.rand(X.shape).to_sparse(),
+        ValueError,
+        r"got a sparse_coo one; .to_dense\(\) makes it fit",
+    ),
+    "a function to sparse": (lambda tensor: tensor.to_sparse(), ValueError, "expected a dense tensor"),
     "complex means": (edit.mean_ablate(0, of=X * 1j), TypeError, "complex numbers do not fit an activation"),
 }
 
@@ -54,6 +60,22 @@ CHANGES = {
 def test_changes_that_do_not_fit(history, change, error, text):
     with pytest.raises(error, match=text):
         history.edit({"relu_1": change})
+
+
+def test_a_dense_tensor_in_the_place_of_a_sparse_one():
+    class Sparse(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x.to_sparse() * 2).to_dense()
+
+    history = tl.log_forward_pass(Sparse(), torch.eye(3))
+    with pytest.raises(ValueError, match="in the place of a sparse or nested one, got a dense one"):
+        history.edit({"mul_1": torch.eye(3)})
+    assert history.edit({"mul_1": torch.eye(3).to_sparse()})["output_1"].tensor_contents.equal(torch.eye(3))
+
+
+def test_an_empty_part_names_nothing(history):
+    with pytest.raises(ValueError, match="at names no part: leave it out"):
+        history.edit({"relu_1": 0.0}, at={})
 
 
 def test_a_tensor_in_the_place_of_batches(model, tmp_path):
