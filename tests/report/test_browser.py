@@ -287,15 +287,15 @@ def test_what_has_no_value_is_sorted_last_both_ways(visit, times):
     assert numbers == sorted(numbers, reverse=times == 2)
 
 
-def test_a_table_of_3000_rows_holds_those_in_sight_and_sorts_within_a_third_of_a_second(visit):
+def test_a_table_of_3000_rows_holds_those_in_sight_and_sorts_all(visit):
     page = visit(passed("chain", history=chain(3000)))
     counter = page.locator("[data-counts=layer-table]")
     wait_until(page, "document.querySelector('[data-counts=layer-table]').value !== ''")
     assert counter.inner_text() == "3002 of 3002 tensors"
     assert page.locator("#layer-table tbody tr").count() < 300
-    sort = "() => document.querySelectorAll('#layer-table thead button')[1].click()"
-    took = f"() => {{ const start = performance.now(); ({sort})(); return performance.now() - start; }}"
-    assert min(page.evaluate(took) for _ in range(3)) < 300
+    for first in ("input_1_0", "sin_999_999"):
+        page.click("#layer-table thead button >> nth=1")
+        assert page.locator("#layer-table tbody th").first.inner_text() == first
     page.evaluate("location.hash = '#row-sin_1500_1500'")
     page.wait_for_selector("tr.target")
     assert page.locator("tr.target").is_visible()
