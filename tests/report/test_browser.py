@@ -321,15 +321,12 @@ def test_curves_are_drawn_and_a_click_chooses_the_layer(visit):
     assert page.locator(".bars meter").count() > 3
 
 
-def test_the_panel_has_the_histogram_of_an_activation(visit):
+def test_the_panel_has_histogram_and_picture_of_an_activation(visit):
     page = visit(measured(), "#row-relu_7_21")
-    picture = page.get_by_role("img", name="Histogram of 20 values from -21 to 21")
-    assert picture.is_visible()
-    assert picture.locator("rect").count() == 5
-
-
-def test_the_panel_has_the_picture_of_an_activation(visit):
-    picture = visit(measured(), "#row-relu_7_21").get_by_role("img", name="Picture of relu_7_21")
+    histogram = page.get_by_role("img", name="Histogram of 20 values from -21 to 21")
+    assert histogram.is_visible()
+    assert histogram.locator("rect").count() == 5
+    picture = page.get_by_role("img", name="Picture of relu_7_21")
     assert picture.is_visible()
     read = "canvas => [canvas.width, canvas.height, ...canvas.getContext('2d').getImageData(0, 0, 3, 2).data]"
     width, height, *colours = picture.evaluate(read)
