@@ -6,6 +6,9 @@ From a snapshot one can tell later, on another machine, what changed.
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field
 
@@ -289,3 +292,15 @@ ELSEWHERE = "?"
 """In place of files outside of the repository, whose paths differ between machines."""
 STATUSES = (Status.PASSED.value, Status.PASSED_WITH_TOLERANCE.value, Status.NOT_APPLICABLE.value)
 """Statuses of a part of a validation that did not fail, the best first."""
+
+
+def stable_ids(operations: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield the id of each operation, ``"layer1.0.conv1/conv2d"``, from its readable module call and its kind.
+
+    The second of one kind in a call ends with ``.2``.
+    """
+    counts: Counter[str] = Counter()
+    for call, kind in operations:
+        name = f"{call}/{kind}"
+        counts[name] += 1
+        yield name if counts[name] == 1 else f"{name}.{counts[name]}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections import Counter
 from collections.abc import Iterator
 
 import torch
@@ -19,6 +18,7 @@ from pytest_torchlens.baseline.snapshot import Numbers
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot import Step
 from pytest_torchlens.baseline.snapshot import Weight
+from pytest_torchlens.baseline.snapshot import stable_ids
 from pytest_torchlens.baseline.snapshot_file import readable
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Value
@@ -244,12 +244,7 @@ class _SnapshotMaker:
 
 
 def _ids(nodes: list[Node]) -> Iterator[str]:
-    counts: Counter[str] = Counter()
-    for node in nodes:
-        around = _module(node)
-        name = f"{around[-1] if around else ''}/{node.layer_type}"
-        counts[name] += 1
-        yield name if counts[name] == 1 else f"{name}.{counts[name]}"
+    return stable_ids(((_module(node) or ("",))[-1], node.layer_type) for node in nodes)
 
 
 def _module(node: Node) -> tuple[str, ...]:

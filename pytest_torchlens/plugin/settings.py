@@ -116,9 +116,11 @@ class LensOptions:
 
 def _pictures(config: pytest.Config) -> bool:
     """Return whether the report shows pictures of activations; the ini key means nothing without a report."""
-    if config.option.lens_report_activations and report_folder(config) is None:
+    if report_folder(config) is not None:
+        return bool(config.option.lens_report_activations or config.getini("lens_report_activations"))
+    if config.option.lens_report_activations:
         raise pytest.UsageError("--lens-report-activations needs --lens-report=DIR, on whose pages the pictures are")
-    return bool(config.option.lens_report_activations or config.getini("lens_report_activations"))
+    return False
 
 
 def report_folder(config: pytest.Config) -> Path | None:

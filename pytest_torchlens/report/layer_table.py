@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 from typing import Any
 from typing import Final
 
+from pytest_torchlens.baseline.snapshot import stable_ids
+from pytest_torchlens.baseline.snapshot_file import readable
 from pytest_torchlens.draw import module_id
 from pytest_torchlens.draw import node_id
 from pytest_torchlens.draw.text import duration
@@ -357,15 +359,11 @@ def _differences(report: ModelReport) -> dict[str, str]:
 
 
 def _baseline_names(history: HistoryRecord) -> Iterator[str]:
-    """Yield the name by which a baseline knows each operation, such as ``"layer1.0.conv1/conv2d"``."""
+    """Return the names by which a baseline knows each operation, such as ``"layer1.0.conv1/conv2d"``."""
     addresses = {module.address for module in history.modules}
-    counts: Counter[str] = Counter()
-    for op in history.operations:
-        call = (op.containing_module_origin_nested or ("",))[-1]
-        module = address_of(call, addresses) if pass_of(call, addresses) == 1 else call
-        name = f"{module}/{op.layer_type}"
-        counts[name] += 1
-        yield name if counts[name] == 1 else f"{name}.{counts[name]}"
+    calls = ((op.containing_module_origin_nested or ("",))[-1] for op in history.operations)
+    names = [readable(address_of(call, addresses) if pass_of(call, addresses) == 1 else call) for call in calls]
+    return stable_ids(zip(names, (op.layer_type for op in history.operations), strict=True))
 
 
 def _numbers(op: Operation, costs: Costs) -> dict[str, float]:

@@ -57,8 +57,8 @@ def find_model(text: str, folders: Collection[Path], registered: Collection[Path
     if zoo not in known and files:
         file = Path(files[0].zoo)
         raise ZooError(f"file not found: {file}: {nearest(str(file), map(str, zoo_files([file.parent])))}")
-    is_one = not any(sign in name for sign in "*?[,")
-    return find_zoo_file(zoo, folders, registered, name if is_one else ""), name
+    model = "" if is_glob(name) or "," in name else name
+    return find_zoo_file(zoo, folders, registered, model), name
 
 
 def zoo_names(folders: Collection[Path], registered: Collection[Path] = ()) -> set[str]:
@@ -92,6 +92,11 @@ def shipped_folder() -> Path:
     package = Path(__file__).resolve().parent.parent
     installed = package / "zoo_configs"
     return installed if installed.is_dir() else package.parent / ZOO_FOLDER
+
+
+def is_glob(text: str) -> bool:
+    """Whether a text has signs of a glob."""
+    return any(sign in text for sign in "*?[")
 
 
 def matches(name: str, glob: str, names: Collection[str]) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 from pytest_torchlens.records import nearest
 from pytest_torchlens.zoo.case import ModelCase
+from pytest_torchlens.zoo.catalog import is_glob
 from pytest_torchlens.zoo.catalog import matches
 from pytest_torchlens.zoo.errors import ZooError
 from pytest_torchlens.zoo.providers import Provider
@@ -81,7 +82,7 @@ class Zoo:
         ZooError
             If there is none; the message suggests the nearest names.
         """
-        if not any(sign in pattern for sign in "*?["):
+        if not is_glob(pattern):
             return [self.check_name(pattern)]
         if found := self.matching_names(pattern):
             return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import re
 from collections import Counter
 from pathlib import Path
@@ -12,8 +11,9 @@ from types import ModuleType
 import pytest
 
 from pytest_torchlens.checks.catalog import CHECKS
+from tests.docs.pages import DOCS
+from tests.docs.pages import script
 
-DOCS = Path(__file__).parents[2] / "docs"
 TABLES = sorted((DOCS / "zoo" / "checks").glob("*.csv"))
 NAMES = [check.name for check in CHECKS]
 
@@ -24,12 +24,7 @@ def cells_of(path: Path) -> list[tuple[dict[str, str], str, str]]:
 
 
 def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_checks_page", DOCS / "make_checks_page.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("make_checks_page")
 
 
 def test_the_page_is_what_its_generator_makes_of_the_tables():

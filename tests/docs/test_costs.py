@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
 from benchmarks.figures import FILE
 from benchmarks.figures import Figure
 from benchmarks.figures import Figures
+from tests.docs.pages import DOCS
+from tests.docs.pages import script
 
-DOCS = Path(__file__).parents[2] / "docs"
 README = DOCS.with_name("README.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def generator():
-    spec = importlib.util.spec_from_file_location("generate_costs", DOCS / "generate_costs.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("generate_costs")
 
 
 @pytest.fixture

@@ -41,11 +41,9 @@ def torchvision():  # before `pytester`, which forgets what is imported later
     return pytest.importorskip("torchvision")
 
 
-@pytest.mark.usefixtures("torchvision")
+@pytest.mark.usefixtures("torchvision", "outside_ci")
 @pytest.mark.parametrize("name", DOCS_WITH_OUTPUT)
-def test_pages_run_and_print_what_they_quote(name: str, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
-    for variable in ("CI", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
-        monkeypatch.delenv(variable, raising=False)
+def test_pages_run_and_print_what_they_quote(name: str, pytester: pytest.Pytester):
     run_page(name, pytester)
 
 

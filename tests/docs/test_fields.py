@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
+from tests.docs.pages import DOCS
+from tests.docs.pages import script
 from tests.history.test_table import MODEL_SIDE
 from tests.history.test_table import OPERATION_SIDE
-
-DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture(scope="module")
 def generator():
-    spec = importlib.util.spec_from_file_location("generate_fields", DOCS / "generate_fields.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("generate_fields")
 
 
 def test_the_page_is_up_to_date(generator):

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-from pathlib import Path
 
 import pytest
 import torch  # noqa: F401 - pytester forgets what an inner run imports, and torch cannot be imported twice
 
 from pytest_torchlens.plugin import options
 from pytest_torchlens.plugin.options import CommandLineOption
+from tests.docs.pages import DOCS
+from tests.docs.pages import script
 
-DOCS = Path(__file__).parents[2] / "docs"
 PRELUDE = """
 import pytest
 import torch
@@ -56,10 +55,7 @@ batches = [(torch.ones(4, 8), torch.ones(4, 1))] * 10
 
 @pytest.fixture(scope="module")
 def generator():
-    spec = importlib.util.spec_from_file_location("generate_reference", DOCS / "generate_reference.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("generate_reference")
 
 
 @pytest.mark.parametrize("name", ["options.md", "fixtures.md", "commands.md"])
@@ -77,9 +73,9 @@ def test_a_new_option_makes_the_page_stale(generator, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
-def test_the_examples_of_fixtures_run(generator, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.usefixtures("outside_ci")
+def test_the_examples_of_fixtures_run(generator, pytester: pytest.Pytester):
     pytest.importorskip("timm")
-    monkeypatch.delenv("CI", raising=False)
     page = generator.pages()["fixtures.md"].partition("## Markers")[0]
     examples = re.findall(r"### `(\w+)`.*?```python\n(.*?)```", page, flags=re.DOTALL)
     assert len(examples) == len(generator.functions())

@@ -110,7 +110,7 @@ def test_the_picture_of_an_image_has_its_channels_beside_each_other():
     assert found.shape == (5, 15)  # two rows of four channels, with a line between
     assert found[:2, 4:7].unique().tolist() == [round(255 / 7)]
     assert found[3].tolist() == [0, 0, round(510 / 7), *[0] * 12]
-    assert found[2].any() == False  # noqa: E712 - a tensor
+    assert not found[2].any()
 
 
 def test_the_picture_of_a_table_has_its_rows_and_odd_values_at_the_ends():
